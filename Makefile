@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+export VENV PYTHON
+PY := $(VENV)/bin/python
+# The fork first, then the CPU engine's stand-ins; used by everything below.
+FORK_PATH := build/fork:python/cpu_engine:python/collective_counter
+RUN := PYTHONPATH=$(FORK_PATH) SGLANG_USE_CPU_ENGINE=1 $(PY)
+
+.PHONY: help env fork diff check lock wheel demo test test-gpu bench lint clean
+
+help:
+	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
+	@echo "make test    all tests that need no GPU, from a fresh machine"
+	@echo "make fork | diff | check | lock | wheel | bench | lint | clean"
+
+env:
+	@$(PYTHON) scripts/setup_env.py
+
+fork: env
+	@$(PY) scripts/fork build
+
+diff: env
+	@$(PY) scripts/fork diff
+
+check: env
+	@$(PY) scripts/fork check
+
+lock: env
+	@$(PY) scripts/fork lock
+
+wheel: env
+	@$(PY) scripts/fork wheel
+
+demo: fork
+	@$(RUN) -m scripts.demo
+
+test: fork check
+	@$(RUN) -m pytest $(PYTEST_ARGS)
+
+bench: fork
+	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py
+
+lint: env
+	@PATH="$(VENV)/bin:$$PATH" pre-commit run --all-files
+
+clean:
+	rm -rf build dist

@@ -1,0 +1,292 @@
+"""Winner and log-sum-exp of a vocabulary shard, and their merge over ranks.
+
+Greedy drafting under tensor parallelism needs three 32-bit words a row from every
+rank instead of the rank's logits: the shard's largest logit, its log-sum-exp, and
+the global id of that logit. ``shard_winner`` makes the words, an all-gather
+exchanges them, and ``merge_shard_winners`` turns the gathered words into the global
+token id, its logit, and the log-sum-exp over the whole vocabulary.
+
+The layout is word-major, ``[3, rows_padded]`` FP32, because a transport may want
+rows of a multiple of 16 bytes. Word 2 holds int32 bits and is never used as a
+number. Imports torch only, so that it also runs where SGLang is not installed.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+
+ROW_ALIGNMENT = 4
+"""Rows are padded to this multiple: 4 FP32 words are one 16-byte vector."""
+
+NO_TOKEN = 2**31 - 1
+"""Id of an empty shard: it loses every tie, and the merge clamps it."""
+
+# Measured with benchmark/vocab_parallel_draft/bench_shard_winner.py: the FP32 workspace
+# of a thread stays in a core's L2 cache, and a row is long enough for its loops.
+_WORKSPACE_ELEMENTS = 1 << 18
+_WORKSPACE_THREADS = 4
+_MIN_CHUNK_COLUMNS = 1024
+_MAX_CHUNK_COLUMNS = 32768
+# The winner's block of columns is found first, its column after.
+_BLOCK = 128
+
+_LOWEST = float("-inf")
+_FLOAT32_MAX = torch.finfo(torch.float32).max
+# exp2 is the vectorised exponential of torch on the CPU; exp took 4.5 times as long.
+_LOG2_E = 1.4426950408889634
+
+
+def padded_rows(rows: int) -> int:
+    """Rows of the packed words for ``rows`` rows of logits."""
+    return -(-rows // ROW_ALIGNMENT) * ROW_ALIGNMENT
+
+
+def shard_winner(
+    logits: torch.Tensor,
+    *,
+    valid_width: int,
+    vocab_start: int,
+    softcap: Optional[float] = None,
+    k: int = 1,
+    impl: Optional[str] = None,
+) -> torch.Tensor:
+    """Reduce a vocabulary shard to packed words.
+
+    Args:
+        logits: ``[rows, width]`` bf16, fp16 or fp32, any row stride, unit column
+            stride.
+        valid_width: columns at and past it are ignored (padding); 0 for an empty
+            shard.
+        vocab_start: global id of column 0.
+        softcap: if given, ``softcap * tanh(x / softcap)`` in FP32 comes first.
+        k: winners a row; only 1 is implemented.
+        impl: ``None`` chooses by device, ``"torch"`` forces the torch path.
+
+    Returns:
+        FP32 ``[3, padded_rows(rows)]``: largest logit, log-sum-exp, id bits. Ties go
+        to the smallest id, NaN never beats a number, and a row without a finite or
+        +inf value has value -inf and the shard's smallest id. Log-sum-exp is NaN
+        where the row holds a NaN. Words of padding rows are zero.
+
+    Raises:
+        ValueError: a shape, dtype, range or option that is not supported.
+    """
+    _check_shard(logits, valid_width, vocab_start, k, impl)
+    rows = logits.shape[0]
+    words = logits.new_zeros((3, padded_rows(rows)), dtype=torch.float32)
+    ids = words.view(torch.int32)[2, :rows]
+    if valid_width == 0:
+        words[:2, :rows] = float("-inf")
+        ids.fill_(NO_TOKEN)
+    elif rows:
+        value, column, logsumexp = _reduce(logits[:, :valid_width], softcap)
+        words[0, :rows] = value
+        words[1, :rows] = logsumexp
+        ids.copy_(column).add_(vocab_start)
+    return words
+
+
+def merge_shard_winners(
+    gathered: torch.Tensor,
+    *,
+    rows: int,
+    vocab_size: Optional[int] = None,
+    k: int = 1,
+    draft_tokens: Optional[torch.Tensor] = None,
+    column: int = 0,
+    positions: Optional[torch.Tensor] = None,
+    impl: Optional[str] = None,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Merge the packed words of all ranks, in rank order.
+
+    Args:
+        gathered: FP32 ``[tp * 3, rows_padded]``, rank-major.
+        rows: real rows, at most ``rows_padded``.
+        vocab_size: ids are clamped to ``[0, vocab_size)``.
+        k: winners a row; only 1 is implemented.
+        draft_tokens: int64 ``[rows, columns]``; the ids go to ``column``, in place.
+        column: column of ``draft_tokens``.
+        positions: int64 ``[rows]``; advanced by one, in place.
+        impl: ``None`` chooses by device, ``"torch"`` forces the torch path.
+
+    Returns:
+        Token ids int64 ``[rows]``, their logits FP32 ``[rows]`` and the log-sum-exp
+        over the vocabulary FP32 ``[rows]``. A zero logit is returned as +0.0, since
+        a transport may turn one zero into the other.
+
+    Raises:
+        ValueError: a shape, dtype or option that is not supported.
+    """
+    _check_gathered(gathered, rows, k, impl)
+    words = gathered.view(-1, 3, gathered.shape[1])[:, :, :rows]
+    value, logsumexp = words[:, 0], words[:, 1]
+    # A transport may set the sign bit of an all-zero word; ids have none.
+    ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
+
+    value = torch.where(value.isnan(), float("-inf"), value)
+    best = value.amax(dim=0)
+    candidates = torch.where(value == best, ids, NO_TOKEN)
+    last_id = NO_TOKEN if vocab_size is None else vocab_size - 1
+    token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
+
+    if draft_tokens is not None:
+        draft_tokens[:rows, column] = token_ids
+    if positions is not None:
+        positions[:rows] += 1
+    return token_ids, best + 0.0, torch.logsumexp(logsumexp, dim=0)
+
+
+def _check_impl(k: int, impl: Optional[str]) -> None:
+    if k != 1:
+        raise ValueError(f"k={k}: only k=1 is implemented")
+    if impl not in (None, "torch"):
+        raise ValueError(f"impl={impl!r}: use None or 'torch'")
+
+
+def _check_shard(
+    logits: torch.Tensor,
+    valid_width: int,
+    vocab_start: int,
+    k: int,
+    impl: Optional[str],
+) -> None:
+    _check_impl(k, impl)
+    if logits.dim() != 2 or (logits.shape[1] > 1 and logits.stride(1) != 1):
+        raise ValueError(
+            "logits must be [rows, width] with unit column stride, got shape "
+            f"{tuple(logits.shape)} and strides {logits.stride()}"
+        )
+    if logits.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise ValueError(f"logits must be bf16, fp16 or fp32, got {logits.dtype}")
+    if not 0 <= valid_width <= logits.shape[1]:
+        raise ValueError(f"valid_width={valid_width} is outside [0, {logits.shape[1]}]")
+    if not 0 <= vocab_start <= NO_TOKEN - valid_width:
+        raise ValueError(f"vocab_start={vocab_start} leaves the int32 range of ids")
+
+
+def _check_gathered(
+    gathered: torch.Tensor, rows: int, k: int, impl: Optional[str]
+) -> None:
+    _check_impl(k, impl)
+    if gathered.dim() != 2 or gathered.dtype != torch.float32:
+        raise ValueError(
+            "gathered must be FP32 [tp * 3, rows_padded], got "
+            f"{gathered.dtype} {tuple(gathered.shape)}"
+        )
+    if gathered.shape[0] == 0 or gathered.shape[0] % 3:
+        raise ValueError(
+            f"gathered must hold 3 words a rank, got {gathered.shape[0]} words"
+        )
+    if not 0 <= rows <= gathered.shape[1]:
+        raise ValueError(f"rows={rows} is outside [0, {gathered.shape[1]}]")
+
+
+def _reduce(
+    logits: torch.Tensor, softcap: Optional[float]
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Value FP32, column int64 and log-sum-exp FP32, each ``[rows]``."""
+    rows, width = logits.shape
+    tile_rows, chunk = _tile_shape(rows, width)
+    workspace = logits.new_empty(tile_rows * chunk, dtype=torch.float32)
+    on_cpu = logits.device.type == "cpu"
+    parts = []
+    for tile in logits.split(tile_rows):
+        part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=not on_cpu)
+        # On the CPU a look at the result is cheaper than masking every logit.
+        if on_cpu and part[2].isnan().any():
+            part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=True)
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    value, column, logsumexp = (torch.cat(field) for field in zip(*parts))
+    return value, column, logsumexp
+
+
+def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
+    """Rows and columns that the FP32 workspace holds at a time."""
+    elements = _WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
+    chunk = elements // rows // _BLOCK * _BLOCK
+    chunk = min(max(chunk, _MIN_CHUNK_COLUMNS), _MAX_CHUNK_COLUMNS)
+    return min(elements // chunk, rows), min(chunk, width)
+
+
+def _reduce_tile(
+    logits: torch.Tensor,
+    softcap: Optional[float],
+    workspace: torch.Tensor,
+    chunk: int,
+    mask_nan: bool,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``_reduce`` of a few rows, in one read of their logits.
+
+    Without ``mask_nan`` a row that holds a NaN gets a NaN log-sum-exp, and its value
+    and column mean nothing.
+    """
+    rows, width = logits.shape
+    maxima = workspace.new_empty((rows, -(-width // _BLOCK)))
+    starts = range(0, width, chunk)
+    tops = workspace.new_empty((len(starts), rows))
+    sums = torch.empty_like(tops)
+    for i, start in enumerate(starts):
+        columns = logits[:, start : start + chunk]
+        # Contiguous, so that tanh rounds here as it does in the dense path.
+        values = workspace[: columns.numel()].view(columns.shape)
+        _capped(values.copy_(columns), softcap)
+        ranked = torch.where(values.isnan(), _LOWEST, values) if mask_nan else values
+        blocks = maxima[:, start // _BLOCK : -(-(start + columns.shape[1]) // _BLOCK)]
+        _block_maxima(ranked, out=blocks)
+        torch.amax(blocks, dim=1, out=tops[i])
+        values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(_LOG2_E).exp2_()
+        torch.sum(values, dim=1, out=sums[i])
+
+    value = tops.amax(dim=0)
+    block = _first_true(maxima == value.unsqueeze(1))
+    column = _first_maximum(logits, softcap, block.mul_(_BLOCK), mask_nan)
+    shift = _finite(value)
+    total = (tops.sub_(shift).mul_(_LOG2_E).exp2_().mul_(sums)).sum(dim=0)
+    return value, column, total.log_().add_(shift)
+
+
+def _block_maxima(values: torch.Tensor, out: torch.Tensor) -> None:
+    """Maximum of every ``_BLOCK`` columns; the last block may be narrower."""
+    width = values.shape[1]
+    whole = width // _BLOCK
+    if whole:
+        blocks = values[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK))
+        torch.amax(blocks, dim=2, out=out[:, :whole])
+    if width % _BLOCK:
+        torch.amax(values[:, whole * _BLOCK :], dim=1, out=out[:, whole])
+
+
+def _first_maximum(
+    logits: torch.Tensor,
+    softcap: Optional[float],
+    start: torch.Tensor,
+    mask_nan: bool,
+) -> torch.Tensor:
+    """First column of the maximum of the block at ``start`` (int64 ``[rows]``)."""
+    columns = start.unsqueeze(1) + torch.arange(_BLOCK, device=logits.device)
+    columns.clamp_(max=logits.shape[1] - 1)
+    values = _capped(logits.gather(1, columns).float(), softcap)
+    if mask_nan:
+        values = torch.where(values.isnan(), _LOWEST, values)
+    return start + _first_true(values == values.amax(dim=1, keepdim=True))
+
+
+def _first_true(mask: torch.Tensor) -> torch.Tensor:
+    """Column of the first true element of each row, the width where it has none."""
+    width = mask.shape[1]
+    columns = torch.arange(width, device=mask.device)
+    return torch.where(mask, columns, width).amin(dim=1)
+
+
+def _capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:
+    """Softcap FP32 values in place, in the dense path's order of operations."""
+    if softcap is None:
+        return values
+    return values.div_(softcap).tanh_().mul_(softcap)
+
+
+def _finite(value: torch.Tensor) -> torch.Tensor:
+    """Shift of an exponent: infinities become the nearest finite number."""
+    return value.clamp(-_FLOAT32_MAX, _FLOAT32_MAX)

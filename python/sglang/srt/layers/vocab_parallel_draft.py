@@ -1,0 +1,250 @@
+"""Drafting without gathering the vocabulary.
+
+``install_vocab_parallel_draft`` decides once, before any CUDA graph is captured,
+whether a draft model takes the packed path. If so, its logits processor and its draft
+worker both get a ``VocabParallelDraft``: the first turns hidden states into the global
+winner of each row, the second turns that output into what EAGLE carries on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+
+from sglang.kernels.ops.speculative.shard_winner import (
+    merge_shard_winners,
+    shard_winner,
+)
+from sglang.srt.distributed.device_communicators.vocab_gather import (
+    NVLinkVocabGather,
+    make_vocab_gather,
+)
+from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
+from sglang.srt.layers.vocab_parallel_draft_eligibility import (
+    DenseReason,
+    DraftFacts,
+    collect_facts,
+    dense_reason,
+    valid_width,
+)
+from sglang.srt.runtime_context import (
+    LoRABatchLayout,
+    get_forward,
+    get_parallel,
+    get_spec,
+)
+from sglang.srt.speculative.draft_confidence import selected_probability
+from sglang.srt.speculative.spec_utils import draft_tp_context
+from sglang.srt.utils.common import log_info_on_rank0
+
+logger = logging.getLogger(__name__)
+
+
+class VocabParallelDraft:
+    """The packed path of one draft head over its tensor-parallel group."""
+
+    def __init__(self, processor: LogitsProcessor, head: torch.nn.Module, group: Any):
+        self.vocab_size: int = processor.vocab_size
+        self.head = head
+        self.width: int = head.shard_indices.num_elements_padded
+        self.vocab_start: int = head.shard_indices.org_vocab_start_index
+        self.valid_width: int = valid_width(head, self.vocab_size)
+        self.softcap: Optional[float] = processor.final_logit_softcapping
+        # The push plane moves 16-byte vectors; its pull buffer would go unused.
+        self.gather = make_vocab_gather(
+            group, local_width=4, dtype=torch.float32, symm_rows=0
+        )
+        self.transport: str = (
+            "nvlink_push"
+            if isinstance(self.gather, NVLinkVocabGather)
+            else torch.distributed.get_backend(group.device_group)
+        )
+
+    def logits_output(
+        self,
+        processor: LogitsProcessor,
+        hidden_states: torch.Tensor,
+        lm_head: torch.nn.Module,
+        **fields: Any,
+    ) -> LogitsProcessorOutput:
+        """Winner of every row over the whole vocabulary; one collective.
+
+        Args:
+            processor: the draft's logits processor (head, scale).
+            hidden_states: ``[rows, hidden]``, the rows that the dense path would use.
+            lm_head: the head that eligibility was decided for.
+            **fields: other fields of the output, passed through.
+
+        Returns:
+            ``next_token_logits`` FP32 ``[rows, 1]``, ``logits_token_ids`` int64
+            ``[rows]``, ``logits_logsumexp`` FP32 ``[rows]``.
+        """
+        if lm_head is not self.head:
+            raise RuntimeError(
+                "the draft model changed its LM head after start-up; restart with "
+                "--speculative-vocab-parallel-draft off"
+            )
+        # As in the dense path without data-parallel attention.
+        with get_forward().scoped(lora_batch_layout=LoRABatchLayout.DP_LOCAL):
+            logits = processor._compute_lm_head(hidden_states, lm_head)
+        if processor.logit_scale is not None:
+            logits.mul_(processor.logit_scale)
+        token_ids, values, logsumexp = self._select(logits)
+        return LogitsProcessorOutput(
+            next_token_logits=values.unsqueeze(-1),
+            logits_token_ids=token_ids,
+            logits_logsumexp=logsumexp,
+            **fields,
+        )
+
+    def next_topk1(
+        self,
+        output: LogitsProcessorOutput,
+        positions: Optional[torch.Tensor] = None,
+        draft_tokens: Optional[torch.Tensor] = None,
+        column: int = 0,
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        """``topk_p`` (constant 1.0, as in the dense path) and ``topk_index`` of a step.
+
+        Both are ``[rows, 1]``, FP32 and int64. Advances ``positions`` int64 ``[rows]``
+        by one and writes the ids to ``draft_tokens[:, column]``, both in place.
+        """
+        topk_index = draft_token_ids(output).unsqueeze(-1)
+        if draft_tokens is not None:
+            draft_tokens[:, column : column + 1].copy_(topk_index)
+        if positions is not None:
+            positions.add_(1)
+        return torch.ones_like(topk_index, dtype=torch.float32), topk_index
+
+    def seed_topk1(
+        self, output: LogitsProcessorOutput
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        """``topk_p`` (the exact probability) and ``topk_index`` after a prefill."""
+        topk_index = draft_token_ids(output).unsqueeze(-1)
+        probability = selected_probability(
+            output.next_token_logits.squeeze(-1), output.logits_logsumexp
+        )
+        return probability.unsqueeze(-1), topk_index
+
+    def _select(
+        self, logits: torch.Tensor
+    ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rows = logits.shape[0]
+        if rows == 0:
+            empty = logits.new_empty(0, dtype=torch.float32)
+            return empty.long(), empty, empty.clone()
+        words = shard_winner(
+            logits,
+            valid_width=self.valid_width,
+            vocab_start=self.vocab_start,
+            softcap=self.softcap,
+        )
+        return merge_shard_winners(
+            self.gather.gather_stacked(words), rows=rows, vocab_size=self.vocab_size
+        )
+
+
+def draft_token_ids(output: LogitsProcessorOutput) -> torch.Tensor:
+    """Global token ids int64 ``[rows]`` of a packed draft output.
+
+    Raises:
+        RuntimeError: the ids were lost on the way. A consumer that went on would take
+            every row's only column, token 0.
+    """
+    ids, logits = output.logits_token_ids, output.next_token_logits
+    if ids is None or logits is None or ids.shape[0] != logits.shape[0]:
+        raise RuntimeError(
+            "logits_token_ids is missing or has other rows than next_token_logits in "
+            "a packed draft output: the code that rebuilt the LogitsProcessorOutput "
+            "did not carry draft_fields()"
+        )
+    return ids
+
+
+def rows_of_draft_fields(
+    output: LogitsProcessorOutput, rows: Any, clone: bool = False
+) -> Dict[str, torch.Tensor]:
+    """``rows`` (a count, a slice or an index tensor) of the packed path's fields."""
+    index = slice(rows) if isinstance(rows, int) else rows
+    fields = {
+        "logits_token_ids": output.logits_token_ids[index],
+        "logits_logsumexp": output.logits_logsumexp[index],
+    }
+    if clone:
+        return {name: field.clone() for name, field in fields.items()}
+    return fields
+
+
+def install_vocab_parallel_draft(spec_worker: Any) -> None:
+    """Decide the draft path of a spec worker, install it, and log one line.
+
+    Every rank of the draft's group has to call this, after the draft has its final
+    head and before CUDA graphs are captured. The decision is also left in
+    ``spec_worker.vocab_parallel_draft_status``.
+    """
+    draft_worker = getattr(spec_worker, "draft_worker", None)
+    layout = getattr(draft_worker, "parallel_layout", None)
+    scope = draft_tp_context(layout) if layout else contextlib.nullcontext()
+    with scope, torch.inference_mode():
+        parallel = get_parallel()
+        group = (
+            parallel.attn_tp_group if parallel.enable_dp_lm_head else parallel.tp_group
+        )
+        facts = collect_facts(draft_worker, group)
+        reason = dense_reason(facts)
+        if facts.tp_size > 1 and facts.has_packed_sites:
+            reason = _agree(reason or _trial_reason(draft_worker, facts), group)
+        packed = None
+        if reason is None:
+            processor = draft_worker.draft_runner.model.logits_processor
+            head = draft_worker.draft_runner.model.lm_head
+            packed = VocabParallelDraft(processor, head, group)
+            processor.vocab_parallel_draft = packed
+            draft_worker.vocab_parallel_draft = packed
+    spec_worker.vocab_parallel_draft_status = _status(facts, reason, packed)
+    _log_status(spec_worker.vocab_parallel_draft_status)
+
+
+def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]:
+    """Run the head on one row: its columns have to be those of its shard."""
+    runner = draft_worker.draft_runner
+    head = runner.model.lm_head
+    row = torch.zeros((1, head.embedding_dim), dtype=runner.dtype, device=facts.device)
+    try:
+        logits = runner.model.logits_processor._compute_lm_head(row, head)
+    except Exception:
+        logger.exception("the draft's LM head failed on a trial row")
+        return DenseReason.UNSUPPORTED_HEAD
+    if logits.shape != (1, head.shard_indices.num_elements_padded):
+        return DenseReason.UNSUPPORTED_HEAD
+    return None
+
+
+def _agree(reason: Optional[DenseReason], group: Any) -> Optional[DenseReason]:
+    """The ranks' common verdict; dense where one of them differs."""
+    verdicts = set(group.all_gather_object(reason and reason.value))
+    if len(verdicts) > 1:
+        return DenseReason.RANK_DISAGREEMENT
+    return reason
+
+
+def _status(
+    facts: DraftFacts,
+    reason: Optional[DenseReason],
+    packed: Optional[VocabParallelDraft],
+) -> Dict[str, Any]:
+    status = {"mode": facts.mode, "path": "packed" if packed else "dense"}
+    if reason is not None:
+        status["reason"] = reason.value
+    if packed is not None:
+        status.update(transport=packed.transport, vocab_size=packed.vocab_size)
+    return status
+
+
+def _log_status(status: Dict[str, Any]) -> None:
+    algorithm = get_spec().speculative_algorithm
+    details = ", ".join(f"{name}={value}" for name, value in status.items())
+    log_info_on_rank0(logger, f"Vocab-parallel draft ({algorithm}): {details}")

@@ -1,0 +1,143 @@
+"""Whether a draft model may propose tokens without gathering the vocabulary.
+
+``dense_reason`` is a pure function of facts that are the same on every rank, so that
+every rank takes the same path; ``collect_facts`` reads them from a spec worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Optional
+
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.runtime_context import get_parallel, get_spec
+
+
+class DenseReason(str, Enum):
+    """Why a configuration drafts from gathered logits; the value is its name."""
+
+    UNSUPPORTED_WORKER = "unsupported_worker"
+    PIPELINE_PARALLEL = "pipeline_parallel"
+    TP1 = "tp1"
+    TOPK = "topk"
+    REJECTION_SAMPLING = "rejection_sampling"
+    TOKEN_MAP = "token_map"
+    DP_ATTENTION = "dp_attention"
+    DP_LM_HEAD = "dp_lm_head"
+    LM_HEAD_ALL_TO_ALL = "lm_head_all_to_all"
+    UNSUPPORTED_HEAD = "unsupported_head"
+    ADDED_VOCAB = "added_vocab"
+    NO_GATHER = "no_gather"
+    NONPOSITIVE_SCALE = "nonpositive_scale"
+    UNSUPPORTED_DEVICE = "unsupported_device"
+    SOFTCAP_KERNEL = "softcap_kernel"
+    RANK_DISAGREEMENT = "rank_disagreement"
+    NOT_MEASURED = "not_measured"
+
+
+@dataclass(frozen=True)
+class DraftFacts:
+    """Replicated facts about a draft; the defaults are those of an eligible one."""
+
+    mode: str = "on"
+    has_packed_sites: bool = True
+    pp_size: int = 1
+    tp_size: int = 2
+    topk: int = 1
+    rejection_sampling: bool = False
+    token_map: bool = False
+    dp_attention: bool = False
+    dp_lm_head: bool = False
+    lm_head_all_to_all: bool = False
+    supported_head: bool = True
+    added_vocab: bool = False
+    gathers: bool = True
+    logit_scale: Optional[float] = None
+    softcap: Optional[float] = None
+    device: str = "cpu"
+
+
+def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
+    """The first reason to draft densely, or ``None`` for the packed path."""
+    scale = facts.logit_scale
+    conditions = (
+        (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
+        (facts.pp_size > 1, DenseReason.PIPELINE_PARALLEL),
+        (facts.dp_lm_head, DenseReason.DP_LM_HEAD),
+        (facts.lm_head_all_to_all, DenseReason.LM_HEAD_ALL_TO_ALL),
+        (facts.dp_attention, DenseReason.DP_ATTENTION),
+        (facts.tp_size == 1, DenseReason.TP1),
+        (facts.topk != 1, DenseReason.TOPK),
+        (facts.rejection_sampling, DenseReason.REJECTION_SAMPLING),
+        (facts.token_map, DenseReason.TOKEN_MAP),
+        (not facts.gathers, DenseReason.NO_GATHER),
+        (facts.added_vocab, DenseReason.ADDED_VOCAB),
+        (not facts.supported_head, DenseReason.UNSUPPORTED_HEAD),
+        (scale is not None and scale <= 0, DenseReason.NONPOSITIVE_SCALE),
+        (facts.device not in ("cpu", "cuda"), DenseReason.UNSUPPORTED_DEVICE),
+        # Bit-equality needs the dense path's own tanh, libdevice's on CUDA.
+        (bool(facts.softcap) and facts.device != "cpu", DenseReason.SOFTCAP_KERNEL),
+        (facts.mode == "auto", DenseReason.NOT_MEASURED),
+    )
+    return next((reason for holds, reason in conditions if holds), None)
+
+
+def collect_facts(draft_worker: Any, group: Any) -> DraftFacts:
+    """Facts of the draft worker of a spec worker (``None`` if it has none).
+
+    Must run after the draft has its final head. ``group`` is the head's TP group.
+    """
+    spec, parallel = get_spec(), get_parallel()
+    common = dict(
+        mode=spec.speculative_vocab_parallel_draft,
+        pp_size=parallel.pp_size,
+        topk=spec.speculative_eagle_topk,
+        rejection_sampling=spec.speculative_use_rejection_sampling,
+        dp_attention=parallel.attn_dp_size > 1,
+        dp_lm_head=parallel.enable_dp_lm_head,
+        lm_head_all_to_all=parallel.enable_tp_lm_head_all_to_all,
+    )
+    if not hasattr(draft_worker, "vocab_parallel_draft"):
+        return DraftFacts(has_packed_sites=False, **common)
+    model = draft_worker.draft_runner.model
+    head = getattr(model, "lm_head", None)
+    processor = getattr(model, "logits_processor", None)
+    scale = getattr(processor, "logit_scale", None)
+    return DraftFacts(
+        tp_size=group.world_size,
+        token_map=draft_worker.hot_token_id is not None,
+        supported_head=_is_supported(processor, head, group),
+        added_vocab=_has_added_vocab(head),
+        gathers=getattr(processor, "do_tensor_parallel_all_gather", False),
+        logit_scale=None if scale is None else float(scale),
+        softcap=getattr(processor, "final_logit_softcapping", None),
+        device=draft_worker.draft_runner.device,
+        **common,
+    )
+
+
+def valid_width(head: Any, vocab_size: int) -> int:
+    """Columns of the head's shard that are real token ids below ``vocab_size``."""
+    shard = head.shard_indices
+    end = min(shard.org_vocab_end_index, vocab_size)
+    return max(0, end - shard.org_vocab_start_index)
+
+
+def _has_added_vocab(head: Any) -> bool:
+    return getattr(head, "num_embeddings", 0) > getattr(head, "org_vocab_size", 0)
+
+
+def _is_supported(processor: Any, head: Any, group: Any) -> bool:
+    """Whether the head is ``group``'s vocabulary shard as the processor reads it.
+
+    The dense path joins the ranks' columns side by side, so that a shard has to start
+    at its rank times the padded width.
+    """
+    shard = getattr(head, "shard_indices", None)
+    if type(processor) is not LogitsProcessor or shard is None:
+        return False
+    start = group.rank_in_group * shard.num_elements_padded
+    return (
+        head.tp_size == group.world_size and shard.padded_org_vocab_start_index == start
+    )
