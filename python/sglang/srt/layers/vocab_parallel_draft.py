@@ -66,7 +66,7 @@ class VocabParallelDraft:
     def logits_output(
         self,
         processor: LogitsProcessor,
-        hidden_states: torch.Tensor,
+        pruned_states: torch.Tensor,
         lm_head: torch.nn.Module,
         **fields: Any,
     ) -> LogitsProcessorOutput:
@@ -74,7 +74,8 @@ class VocabParallelDraft:
 
         Args:
             processor: the draft's logits processor (head, scale).
-            hidden_states: ``[rows, hidden]``, the rows that the dense path would use.
+            pruned_states: hidden states ``[rows, hidden]`` of the rows that the dense
+                path runs its head on.
             lm_head: the head that eligibility was decided for.
             **fields: other fields of the output, passed through.
 
@@ -89,7 +90,7 @@ class VocabParallelDraft:
             )
         # As in the dense path without data-parallel attention.
         with get_forward().scoped(lora_batch_layout=LoRABatchLayout.DP_LOCAL):
-            logits = processor._compute_lm_head(hidden_states, lm_head)
+            logits = processor._compute_lm_head(pruned_states, lm_head)
         if processor.logit_scale is not None:
             logits.mul_(processor.logit_scale)
         token_ids, values, logsumexp = self._select(logits)
@@ -225,8 +226,9 @@ def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]
 
 def _agree(reason: Optional[DenseReason], group: Any) -> Optional[DenseReason]:
     """The ranks' common verdict; dense where one of them differs."""
-    verdicts = set(group.all_gather_object(reason and reason.value))
-    if len(verdicts) > 1:
+    verdicts = group.all_gather_object(reason and reason.value)
+    if len(set(verdicts)) > 1:
+        log_info_on_rank0(logger, f"Vocab-parallel draft: verdicts by rank {verdicts}")
         return DenseReason.RANK_DISAGREEMENT
     return reason
 
