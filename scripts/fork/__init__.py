@@ -1,0 +1,1 @@
+"""The fork tool: applies `python/edits` and `python/sglang` to pinned SGLang."""

@@ -1,0 +1,94 @@
+"""The fork's wheel: pip installs it, and its RECORD is true."""
+
+import base64
+import csv
+import hashlib
+import io
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+VERSION = "1.2.3+vpdraft.7"
+INFO = f"sglang-{VERSION}.dist-info"
+
+
+@pytest.fixture
+def shop(workshop):
+    workshop.upstream({"m.py": "x = 1\n", "n.py": "x = 1\n", "deep/data.bin": "\0\1"})
+    edit = {"anchor": {"assigns": "x"}, "op": "after", "insert": "y = 2"}
+    workshop.edit("m.py", **edit)
+    workshop.edit("n.py", **edit, engine="cpu")
+    workshop.write("python/sglang/deep/new.py", "z = 3\n")
+    return workshop
+
+
+def build(shop, out="dist"):
+    code, output = shop.run("wheel", "--out", shop.root / out)
+    assert code == 0, output
+    (path,) = (shop.root / out).glob("*.whl")
+    assert output.strip() == str(path)
+    return path
+
+
+def test_contents_and_metadata(shop):
+    """Red when a file is missing, the version is upstream's, or a notice is lost."""
+    path = build(shop)
+    assert path.name.startswith(f"sglang-{VERSION}-cp3")
+    with zipfile.ZipFile(path) as archive:
+        read = {name: archive.read(name) for name in archive.namelist()}
+    assert read["sglang/m.py"] == b"x = 1\ny = 2\n"
+    assert read["sglang/n.py"] == b"x = 1\n"  # the CPU engine's edit stays out
+    assert read["sglang/deep/new.py"] == b"z = 3\n"
+    assert read["sglang/deep/data.bin"] == b"\0\1"
+    assert f"\nVersion: {VERSION}\n".encode() in read[f"{INFO}/METADATA"]
+    assert read[f"{INFO}/licenses/LICENSE"] == b"Upstream's licence.\n"
+    notice = read[f"{INFO}/licenses/NOTICE"].decode()
+    assert notice.startswith("Our notice.\n") and notice.endswith("\n  sglang/m.py\n")
+    assert {name.split("/")[0] for name in read} == {"sglang", INFO}
+
+
+def test_record_names_every_file_with_its_hash(shop):
+    """Red when pip's check of an installed file would fail."""
+    with zipfile.ZipFile(build(shop)) as archive:
+        record = archive.read(f"{INFO}/RECORD").decode()
+        rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(record))}
+        assert sorted(rows) == sorted(archive.namelist())
+        assert rows.pop(f"{INFO}/RECORD") == ["", ""]
+        for name, (digest, size) in rows.items():
+            data = archive.read(name)
+            sha256 = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+            assert digest == "sha256=" + sha256.decode().rstrip("=")
+            assert int(size) == len(data)
+
+
+def test_two_builds_are_identical(shop):
+    """Red when a time or an order gets into the wheel."""
+    path = build(shop)
+    first = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        times = {info.date_time for info in archive.infolist()}
+    assert times == {(1980, 1, 1, 0, 0, 0)}
+    (shop.root / "python/sglang/deep/new.py").touch()
+    assert build(shop, "again").read_bytes() == first
+
+
+def test_pip_installs_it(shop, tmp_path):
+    """Red when the file name, the dist-info or RECORD disagree."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-index", "--target", str(tmp_path / "site"), str(build(shop))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "No module named pip" in done.stderr:
+        pytest.skip("this Python has no pip")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/sglang/m.py").read_text() == "x = 1\ny = 2\n"
+    assert (tmp_path / "site" / INFO / "RECORD").exists()
+
+
+def test_a_missing_notice_is_refused(shop):
+    """Red when a wheel leaves the house without its notice."""
+    (shop.root / "NOTICE").unlink()
+    code, output = shop.run("wheel", "--out", shop.root / "dist")
+    assert code == 1 and "NOTICE is missing" in output
+    assert list((shop.root / "dist").iterdir()) == []
