@@ -142,8 +142,8 @@ def hunks(old: list[bytes], pieces: list[Piece]) -> list[bytes]:
         body += [b" " + line for line in old[position:stop]]
         gain = sum(len(p.lines) - (p.stop - p.start) for p in group)
         length = stop - start
-        first = f"-{start + (length > 0)},{length}"
-        second = f"+{start + shift + (length + gain > 0)},{length + gain}"
+        first = f"-{start + 1},{length}"
+        second = f"+{start + shift + 1},{length + gain}"
         result.append(f"@@ {first} {second} @@\n".encode())
         result += [ended(line) for line in body]
         shift += gain

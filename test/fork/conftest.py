@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(Path(__file__).parent)]
 
 from fork.cli import main  # noqa: E402
 from fork.pristine import record_hash  # noqa: E402

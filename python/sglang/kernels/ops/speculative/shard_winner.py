@@ -21,12 +21,11 @@ ROW_ALIGNMENT = 4
 NO_TOKEN = 2**31 - 1
 """Id of an empty shard: it loses every tie, and the merge clamps it."""
 
-# Measured with benchmark/vocab_parallel_draft/bench_shard_winner.py: the FP32 workspace
-# of a thread stays in a core's L2 cache, and a row is long enough for its loops.
-_WORKSPACE_ELEMENTS = 1 << 18
-_WORKSPACE_THREADS = 4
+# Measured with benchmark/vocab_parallel_draft/bench_workspace.py: the FP32 workspace of
+# a thread stays in its cache, and each torch operation has enough to do.
+_WORKSPACE_ELEMENTS = 1 << 19
+_WORKSPACE_THREADS = 2
 _MIN_CHUNK_COLUMNS = 1024
-_MAX_CHUNK_COLUMNS = 32768
 # The winner's block of columns is found first, its column after.
 _BLOCK = 128
 
@@ -65,8 +64,9 @@ def shard_winner(
     Returns:
         FP32 ``[3, padded_rows(rows)]``: largest logit, log-sum-exp, id bits. Ties go
         to the smallest id, NaN never beats a number, and a row without a finite or
-        +inf value has value -inf and the shard's smallest id. Log-sum-exp is NaN
-        where the row holds a NaN. Words of padding rows are zero.
+        +inf value has value -inf and the shard's smallest id, so that word 0 is never
+        NaN. Log-sum-exp is NaN where the row holds a NaN. Words of padding rows are
+        zero.
 
     Raises:
         ValueError: a shape, dtype, range or option that is not supported.
@@ -118,12 +118,11 @@ def merge_shard_winners(
         ValueError: a shape, dtype or option that is not supported.
     """
     _check_gathered(gathered, rows, k, impl)
-    words = gathered.view(-1, 3, gathered.shape[1])[:, :, :rows]
+    words = gathered.unflatten(0, (-1, 3))[:, :, :rows]
     value, logsumexp = words[:, 0], words[:, 1]
     # A transport may set the sign bit of an all-zero word; ids have none.
     ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
 
-    value = torch.where(value.isnan(), float("-inf"), value)
     best = value.amax(dim=0)
     candidates = torch.where(value == best, ids, NO_TOKEN)
     last_id = NO_TOKEN if vocab_size is None else vocab_size - 1
@@ -205,8 +204,7 @@ def _reduce(
 def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
     """Rows and columns that the FP32 workspace holds at a time."""
     elements = _WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
-    chunk = elements // rows // _BLOCK * _BLOCK
-    chunk = min(max(chunk, _MIN_CHUNK_COLUMNS), _MAX_CHUNK_COLUMNS)
+    chunk = max(elements // rows // _BLOCK * _BLOCK, _MIN_CHUNK_COLUMNS)
     return min(elements // chunk, rows), min(chunk, width)
 
 
@@ -240,8 +238,8 @@ def _reduce_tile(
         torch.sum(values, dim=1, out=sums[i])
 
     value = tops.amax(dim=0)
-    block = _first_true(maxima == value.unsqueeze(1))
-    column = _first_maximum(logits, softcap, block.mul_(_BLOCK), mask_nan)
+    block_start = _first_maximum(maxima).mul_(_BLOCK)
+    column = _column_in_block(logits, softcap, block_start, mask_nan)
     shift = _finite(value)
     total = (tops.sub_(shift).mul_(_LOG2_E).exp2_().mul_(sums)).sum(dim=0)
     return value, column, total.log_().add_(shift)
@@ -258,7 +256,7 @@ def _block_maxima(values: torch.Tensor, out: torch.Tensor) -> None:
         torch.amax(values[:, whole * _BLOCK :], dim=1, out=out[:, whole])
 
 
-def _first_maximum(
+def _column_in_block(
     logits: torch.Tensor,
     softcap: Optional[float],
     start: torch.Tensor,
@@ -270,14 +268,18 @@ def _first_maximum(
     values = _capped(logits.gather(1, columns).float(), softcap)
     if mask_nan:
         values = torch.where(values.isnan(), _LOWEST, values)
-    return start + _first_true(values == values.amax(dim=1, keepdim=True))
+    return _first_maximum(values).add_(start)
 
 
-def _first_true(mask: torch.Tensor) -> torch.Tensor:
-    """Column of the first true element of each row, the width where it has none."""
-    width = mask.shape[1]
-    columns = torch.arange(width, device=mask.device)
-    return torch.where(mask, columns, width).amin(dim=1)
+def _first_maximum(values: torch.Tensor) -> torch.Tensor:
+    """First column of every row's maximum, int64 ``[rows]``."""
+    if values.device.type == "cpu":
+        return values.argmax(dim=1)
+    # On CUDA argmax may give any of the equal ones.
+    width = values.shape[1]
+    is_top = values == values.amax(dim=1, keepdim=True)
+    columns = torch.arange(width, device=values.device)
+    return torch.where(is_top, columns, width - 1).amin(dim=1)
 
 
 def _capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:

@@ -1,0 +1,178 @@
+"""Reference, shard builder and test case for the packed words of a draft head.
+
+The reference works on the gathered, unpadded logits with NumPy in FP64: largest
+value, then smallest id. It shares no code with the kernels.
+"""
+
+import math
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+
+from sglang.kernels.ops.speculative.shard_winner import (
+    merge_shard_winners,
+    shard_winner,
+)
+from sglang.srt.speculative.draft_confidence import selected_probability
+from sglang.test.test_utils import CustomTestCase
+
+LOGSUMEXP_TOLERANCE = 2e-5
+"""Relative or absolute, whichever is larger."""
+
+Bounds = Sequence[Tuple[int, int]]
+"""First id and end of every rank's part of the vocabulary."""
+
+
+class Selection(NamedTuple):
+    """Per row: token id, its logit and the log-sum-exp over the vocabulary."""
+
+    token_ids: torch.Tensor
+    logits: torch.Tensor
+    logsumexp: torch.Tensor
+
+
+def reference_selection(logits: torch.Tensor, softcap: Optional[float] = None):
+    """``Selection`` of gathered ``[rows, vocab]`` logits; log-sum-exp in FP64."""
+    values = logits.float().cpu()
+    if softcap is not None:
+        values = softcap * torch.tanh(values / softcap)
+    rows = [_reference_row(row) for row in values.numpy()]
+    ids, best, logsumexp = zip(*rows) if rows else ((), (), ())
+    return Selection(
+        torch.tensor(ids, dtype=torch.int64),
+        torch.tensor(best, dtype=torch.float64),
+        torch.tensor(logsumexp, dtype=torch.float64),
+    )
+
+
+def _reference_row(row: np.ndarray) -> Tuple[int, float, float]:
+    numbers = row[~np.isnan(row)]
+    best = float(numbers.max()) if numbers.size else -math.inf
+    token_id = 0 if best == -math.inf else int(np.flatnonzero(row == best)[0])
+    if numbers.size < row.size:
+        return token_id, best, math.nan
+    if math.isinf(best):
+        return token_id, best, best
+    return token_id, best, best + math.log(np.exp(row.astype(np.float64) - best).sum())
+
+
+def even_bounds(vocab: int, tp: int) -> List[Tuple[int, int]]:
+    """As a padded LM head is split: equal widths, the last ranks short or empty."""
+    width = -(-vocab // tp)
+    starts = [min(rank * width, vocab) for rank in range(tp)]
+    return [(start, min(start + width, vocab)) for start in starts]
+
+
+def shard_of(
+    logits: torch.Tensor,
+    bound: Tuple[int, int],
+    *,
+    padding_columns: int = 3,
+    padding: float = math.inf,
+    row_gap: int = 0,
+) -> torch.Tensor:
+    """A rank's ``[rows, width]`` logits: its columns, then padding columns.
+
+    ``row_gap`` makes the rows non-contiguous, with NaN between them.
+    """
+    start, end = bound
+    width = end - start + padding_columns
+    buffer = logits.new_full((logits.shape[0], width + row_gap), math.nan)
+    buffer[:, : end - start] = logits[:, start:end]
+    buffer[:, end - start : width] = padding
+    return buffer[:, :width]
+
+
+def rewrite_zero_words(words: torch.Tensor) -> torch.Tensor:
+    """What SGLang's push plane does to an all-zero word: it gets a sign bit."""
+    bits = words.view(torch.int32)
+    return torch.where(bits == 0, torch.iinfo(torch.int32).min, bits).view(
+        torch.float32
+    )
+
+
+def peak_cpu_bytes(function: Callable[[], object]) -> int:
+    """Peak of what ``function`` allocates through torch's CPU allocator."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        function()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
+class ShardWinnerCase(CustomTestCase):
+    """Runs shards through one implementation and compares with the reference."""
+
+    impl: Optional[str] = None
+    device = "cpu"
+
+    def select(
+        self,
+        logits: torch.Tensor,
+        bounds: Optional[Bounds] = None,
+        *,
+        tp: int = 4,
+        softcap: Optional[float] = None,
+        transport=lambda words: words,
+        **shard_options,
+    ) -> Selection:
+        """Shard ``[rows, vocab]`` logits over ranks, reduce, gather and merge."""
+        rows, vocab = logits.shape
+        words = []
+        for bound in bounds or even_bounds(vocab, tp):
+            shard = shard_of(logits.to(self.device), bound, **shard_options)
+            words.append(
+                shard_winner(
+                    shard,
+                    valid_width=bound[1] - bound[0],
+                    vocab_start=bound[0],
+                    softcap=softcap,
+                    impl=self.impl,
+                )
+            )
+        gathered = transport(torch.cat(words))
+        return Selection(
+            *merge_shard_winners(gathered, rows=rows, vocab_size=vocab, impl=self.impl)
+        )
+
+    def check(self, logits: torch.Tensor, *args, softcap=None, **options) -> Selection:
+        """``select`` and compare with the reference."""
+        actual = self.select(logits, *args, softcap=softcap, **options)
+        assert_matches_reference(actual, reference_selection(logits, softcap))
+        return actual
+
+
+def assert_matches_reference(actual: Selection, expected: Selection) -> None:
+    """Ids and logits equal, log-sum-exp and probability within the contract."""
+    ids, logits, logsumexp = (field.cpu() for field in actual)
+    assert ids.dtype == torch.int64 and ids.shape == expected.token_ids.shape
+    assert logits.dtype == logsumexp.dtype == torch.float32
+    wrong = (ids != expected.token_ids).nonzero().flatten().tolist()
+    assert not wrong, f"ids differ in rows {wrong[:8]}: {actual} {expected}"
+    torch.testing.assert_close(logits.double(), expected.logits, rtol=0, atol=0)
+    torch.testing.assert_close(
+        logsumexp.double(),
+        expected.logsumexp,
+        rtol=LOGSUMEXP_TOLERANCE,
+        atol=LOGSUMEXP_TOLERANCE,
+        equal_nan=True,
+    )
+    _assert_probability(logits, logsumexp, expected)
+
+
+def _assert_probability(
+    logits: torch.Tensor, logsumexp: torch.Tensor, expected: Selection
+) -> None:
+    probability = selected_probability(logits, logsumexp).double()
+    finite = expected.logsumexp.isfinite()
+    exact = torch.exp(expected.logits - expected.logsumexp).where(finite, 0.0)
+    size = logsumexp.abs().where(finite, 0.0)
+    step = torch.nextafter(size, torch.full_like(size, math.inf)) - size
+    excess = (probability - exact).abs() - LOGSUMEXP_TOLERANCE - step
+    assert not (excess > 0).any(), f"probability is off by {excess.max()} too much"
+    assert (probability >= 0).all() and (probability <= 1).all()

@@ -1,0 +1,1 @@
+"""`make demo`: the dense and the packed draft path in the real server, side by side."""

@@ -1,0 +1,93 @@
+"""Medians, spreads and comparisons of runs; no input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from scripts.demo.measure import ArmRun, Phase
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of samples of one quantity."""
+
+    median: float
+    min: float
+    max: float
+    samples: list[float]
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> Spread:
+        """ValueError when there are none."""
+        values = list(samples)
+        if not values:
+            raise ValueError("no samples")
+        return cls(median(values), min(values), max(values), values)
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def phases_of(
+    runs: Sequence[ArmRun], arm: str, concurrency: int | None = None
+) -> list[Phase]:
+    """All phases of an arm, over all its server starts."""
+    return [
+        phase
+        for run in runs
+        if run.arm == arm
+        for phase in run.phases
+        if concurrency is None or phase.concurrency == concurrency
+    ]
+
+
+def speedup(dense: Spread, packed: Spread) -> float:
+    """Ratio of medians, packed over dense."""
+    return packed.median / dense.median
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Whether every run gave the same answers. `requests` were compared; `differing`
+    names (concurrency, prompt index) of those that did not agree."""
+
+    requests: int
+    differing: list[tuple[int, int]]
+
+    @property
+    def identical(self) -> bool:
+        """False also when nothing was compared."""
+        return self.requests > 0 and not self.differing
+
+
+def compare_outputs(runs: Sequence[ArmRun]) -> Agreement:
+    """Output ids of each request against those of every other run and arm."""
+    return _compare(runs, lambda completion: tuple(completion.output_ids))
+
+
+def compare_accept_lengths(runs: Sequence[ArmRun]) -> Agreement:
+    """Accept length of each request against those of every other run and arm."""
+    return _compare(runs, lambda completion: completion.accept_length)
+
+
+def _compare(runs: Sequence[ArmRun], key) -> Agreement:
+    seen: dict[tuple[int, int], set] = {}
+    for run in runs:
+        for phase in run.phases:
+            for index, completion in enumerate(phase.completions):
+                # A failed request has no answer: it differs from any that has one.
+                answer = None if completion.error else key(completion)
+                seen.setdefault((phase.concurrency, index), set()).add(answer)
+    differing = [
+        place for place, answers in seen.items() if len(answers) > 1 or None in answers
+    ]
+    return Agreement(requests=len(seen), differing=sorted(differing))
+
+
+def mean_accept_length(phases: Sequence[Phase]) -> float | None:
+    """Output tokens per verify round over all requests; bonus token included."""
+    rounds = sum(c.verify_rounds or 0 for p in phases for c in p.completions)
+    tokens = sum(p.output_tokens for p in phases)
+    return tokens / rounds if rounds else None

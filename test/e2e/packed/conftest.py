@@ -1,0 +1,57 @@
+"""One recording per arm for all tests of this folder, made when first asked for.
+
+With `VPDRAFT_RECORDINGS=folder` recordings are kept there and used again: to work on
+the tests, or to look at what a server did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from engine_arms.arms import ARMS  # noqa: E402
+from engine_arms.recording import Recording, load, record  # noqa: E402
+
+_made: list[Recording] = []
+
+
+def _record(name: str, factory: pytest.TempPathFactory, **options: bool) -> Recording:
+    kept = os.environ.get("VPDRAFT_RECORDINGS")
+    folder = Path(kept, name) if kept else factory.mktemp(name)
+    try:
+        recording = load(ARMS[name], folder)
+    except FileNotFoundError:
+        recording = record(ARMS[name], folder, **options)
+    _made.append(recording)
+    return recording
+
+
+@pytest.fixture(scope="session")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The fork without the flag."""
+    return _record("dense", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The fork with the flag on."""
+    return _record("packed", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The installed SGLang."""
+    return _record("stock", tmp_path_factory, disturbed=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Where the time of the recordings went."""
+    for recording in _made:
+        slowest = sorted(recording.seconds.items(), key=lambda item: -item[1])[:6]
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in slowest)
+        terminalreporter.write_line(f"recording {recording.arm}: {parts}")
