@@ -7,7 +7,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from sglang.kernels.ops.speculative import shard_winner as module
+from sglang.kernels.ops.speculative import shard_winner_torch as module
+from sglang.kernels.ops.speculative.shard_winner import shard_winner
 
 
 def measure(
@@ -23,6 +24,6 @@ def measure(
                 with mock.patch.multiple(module, **setting):
                     dist.barrier()
                     started = time.perf_counter()
-                    module.shard_winner(logits, valid_width=width, vocab_start=0)
+                    shard_winner(logits, valid_width=width, vocab_start=0)
                     times.append(time.perf_counter() - started)
     return seconds

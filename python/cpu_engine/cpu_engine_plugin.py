@@ -52,12 +52,21 @@ def start_rank(*, local_omp_cpuid: str | list[int] | None, **_: Any) -> None:
 
 
 def bind_threads(cores: set[int]) -> None:
-    """Run this process on `cores` with a thread for each; an empty set changes nothing."""
+    """Run this process on `cores`, a thread for each; an empty set changes nothing.
+
+    ValueError for a core that this process may not run on.
+    """
     if not cores:
         return
-    torch.set_num_threads(len(cores))
     if hasattr(os, "sched_setaffinity"):
+        allowed = os.sched_getaffinity(0)
+        if not cores <= allowed:
+            raise ValueError(
+                f"SGLANG_CPU_OMP_THREADS_BIND: cores {sorted(cores - allowed)} are not "
+                f"available here; choose from {sorted(allowed)}"
+            )
         os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))
 
 
 def parse_cores(spec: str | list[int] | None) -> set[int]:

@@ -30,29 +30,29 @@ def use_cpu_linear_attention() -> None:
 
 
 def scatter_verified_states(
-    mamba_caches: Any,
-    state_indices_tensor: torch.Tensor,
-    last_correct_step_indices: torch.Tensor,
-    mamba_track_indices: torch.Tensor | None,
-    mamba_steps_to_track: torch.Tensor | None,
+    caches: Any,
+    slots: torch.Tensor,
+    last_steps: torch.Tensor,
+    track_slots: torch.Tensor | None,
+    track_steps: torch.Tensor | None,
     src_indices_raw: torch.Tensor | None = None,
 ) -> None:
     """Keep, of the states that a verify left behind every token, the accepted one.
 
-    Request i's state behind step `last_correct_step_indices[i]` goes to its slot; the
-    same for the track slots, if any. Request i's row among the kept states is
-    `src_indices_raw[i]`, or i.
+    Request i's state behind step `last_steps[i]` goes to `slots[i]`; the same for the
+    track slots, if any. Request i's row among the kept states is `src_indices_raw[i]`,
+    or i.
     """
-    pairs = [(mamba_caches.temporal, mamba_caches.intermediate_ssm)]
-    pairs += zip(mamba_caches.conv, mamba_caches.intermediate_conv_window)
-    targets = [(state_indices_tensor, last_correct_step_indices)]
-    if mamba_track_indices is not None:
-        targets.append((mamba_track_indices, mamba_steps_to_track))
+    pairs = [(caches.temporal, caches.intermediate_ssm)]
+    pairs += zip(caches.conv, caches.intermediate_conv_window)
+    targets = [(slots, last_steps)]
+    if track_slots is not None:
+        targets.append((track_slots, track_steps))
     for states, kept in pairs:
         if states.numel() == 0:
             continue
-        for slots, steps in targets:
-            copy_states(states, kept, slots, steps, src_indices_raw)
+        for where, steps in targets:
+            copy_states(states, kept, where, steps, src_indices_raw)
 
 
 def copy_states(

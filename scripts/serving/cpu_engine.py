@@ -1,10 +1,13 @@
-"""How a server is launched on SGLang's CPU engine, from this repository's fork."""
+"""How a server is launched on SGLang's CPU engine, from this repository's fork.
+
+What the engine itself needs is said once, in `python/cpu_engine`.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
+
+from cpu_engine_env import server_env
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = ROOT / "build" / "fork"
@@ -20,17 +23,10 @@ def python_path(fork: Path | None = FORK) -> list[Path]:
 
 def environment(tp: int, counter_dir: Path | None = None) -> dict[str, str]:
     """Environment of a server of `tp` ranks; the counters are off without a folder."""
-    env = {
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "SGLANG_CPU_OMP_THREADS_BIND": core_binding(tp),
-        # A CUDA build of torch brings NCCL, which CPU groups must not try.
-        "SGLANG_NCCL_SO_PATH": "/nonexistent",
-        "TORCHDYNAMO_DISABLE": "1",
-        "VPDRAFT_COUNTER_DIR": "",
-    }
-    if counter_dir is not None:
-        env["VPDRAFT_COUNTER_DIR"] = str(counter_dir)
-    return env
+    env = server_env(tp, {})
+    # `ServerCommand.python_path` sets it, with more folders.
+    del env["PYTHONPATH"]
+    return env | {"VPDRAFT_COUNTER_DIR": str(counter_dir or "")}
 
 
 def engine_args(
@@ -65,15 +61,3 @@ def chain_args(num_steps: int, algorithm: str = "NEXTN") -> list[str]:
         *("--speculative-eagle-topk", "1"),
         *("--speculative-num-draft-tokens", str(num_steps + 1)),
     ]
-
-
-def core_binding(tp: int, cores: Sequence[int] | None = None) -> str:
-    """Cores per rank in SGLang's form, `0,1|2,3`; ranks share cores when there are
-    fewer cores than ranks."""
-    ids = sorted(cores if cores is not None else os.sched_getaffinity(0))
-    share = max(1, len(ids) // tp)
-    ranks = []
-    for rank in range(tp):
-        first = rank * share % len(ids)
-        ranks.append(",".join(map(str, ids[first : first + share])))
-    return "|".join(ranks)

@@ -63,6 +63,29 @@ def test_a_core_list_that_is_none_names_the_variable() -> None:
         cpu_engine_plugin.parse_cores("0,x")
 
 
+def test_a_core_that_is_not_there_is_named() -> None:
+    """Red if a wrong core id ends in a bare OSError, or is ignored."""
+    missing = max(os.sched_getaffinity(0)) + 1
+    with pytest.raises(ValueError, match=rf"cores \[{missing}\] are not available"):
+        cpu_engine_plugin.bind_threads({missing})
+
+
+BOUND = """
+import os, torch, cpu_engine_plugin
+core = min(os.sched_getaffinity(0))
+cpu_engine_plugin.bind_threads({core})
+print(os.sched_getaffinity(0) == {core}, torch.get_num_threads())
+"""
+
+
+def test_a_rank_runs_on_its_cores() -> None:
+    """Red if ranks are left to run everywhere with a thread per core of the host."""
+    done = subprocess.run(
+        [sys.executable, "-c", BOUND], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["True", "1"], done.stderr[-2000:]
+
+
 @pytest.mark.parametrize(
     "device, backend, kept",
     [("cpu", "intel_amx", True), ("cpu", "other", False), ("xpu", "intel_amx", False)],

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang.kernels.ops.speculative import shard_winner as module
+from sglang.kernels.ops.speculative import shard_winner_torch as module
 from sglang.test.kits.shard_winner_kit import ShardWinnerCase, rewrite_zero_words
 
 ROWS = 32

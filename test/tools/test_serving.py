@@ -135,21 +135,6 @@ def test_log_reason(log: str, reason: str, tmp_path: Path) -> None:
     assert reason in Server(ServerCommand(tmp_path, [], 1, path)).log_reason()
 
 
-@pytest.mark.parametrize(
-    ("tp", "cores", "binding"),
-    [
-        (4, [0, 1], "0|1|0|1"),
-        (2, [0, 1, 2, 3], "0,1|2,3"),
-        (3, [4, 5], "4|5|4"),
-        (1, [0, 1], "0,1"),
-        (2, [0, 1, 2], "0|1"),
-    ],
-)
-def test_core_binding(tp: int, cores: list[int], binding: str) -> None:
-    """Red when a rank has no core, or one that this process may not use."""
-    assert cpu_engine.core_binding(tp, cores) == binding
-
-
 def test_pss_of_a_session(tmp_path: Path) -> None:
     """Red when the memory of child processes is left out."""
     hold = (

@@ -46,11 +46,11 @@ def fused_gdn_gating_cpu(
 
 def step(
     state: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
     v: torch.Tensor,
-    g: torch.Tensor,
+    k: torch.Tensor,
+    q: torch.Tensor,
     beta: torch.Tensor,
+    g: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token: new state `[batch, heads, V, K]` and output `[batch, heads, V]`."""
     state = state * g.exp()[..., None, None]
@@ -66,11 +66,11 @@ def _heads(x: torch.Tensor, heads: int, scale: float = 1.0) -> torch.Tensor:
 
 
 def run(
-    q: torch.Tensor,
-    k: torch.Tensor,
     v: torch.Tensor,
-    g: torch.Tensor,
+    k: torch.Tensor,
+    q: torch.Tensor,
     beta: torch.Tensor,
+    g: torch.Tensor,
     states: torch.Tensor,
     cu_seqlens: torch.Tensor,
     snapshots: Optional[torch.Tensor] = None,
@@ -103,11 +103,11 @@ def run(
             before = torch.stack([history[p][i] for i, p in enumerate(came_from)])
         after, out[tokens] = step(
             before,
-            queries[tokens],
-            keys[tokens],
             values[tokens],
-            g[tokens],
+            keys[tokens],
+            queries[tokens],
             beta[tokens],
+            g[tokens],
         )
         current = torch.cat((after, current[active:]))
         if parents is not None:
@@ -135,25 +135,26 @@ def store_states(
 
 @cpu_op(mutates=("initial_state_source", "intermediate_states_buffer"))
 def fused_sigmoid_gating_delta_rule_update_cpu(
-    A_log: torch.Tensor,
-    dt_bias: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
+    *,
     v: torch.Tensor,
-    a: torch.Tensor,
+    k: torch.Tensor,
+    q: torch.Tensor,
     b: torch.Tensor,
-    initial_state_source: torch.Tensor,
-    initial_state_indices: torch.Tensor,
+    a: torch.Tensor,
+    dt_bias: torch.Tensor,
+    A_log: torch.Tensor,
     cu_seqlens: torch.Tensor,
+    initial_state_indices: torch.Tensor,
+    initial_state_source: torch.Tensor,
     use_qk_l2norm_in_kernel: bool,
-    softplus_beta: float = 1.0,
     softplus_threshold: float = 20.0,
-    is_kda: bool = False,
+    softplus_beta: float = 1.0,
     disable_state_update: bool = False,
-    intermediate_states_buffer: Optional[torch.Tensor] = None,
+    is_kda: bool = False,
     intermediate_state_indices: Optional[torch.Tensor] = None,
-    cache_steps: Optional[int] = None,
+    intermediate_states_buffer: Optional[torch.Tensor] = None,
     retrieve_parent_token: Optional[torch.Tensor] = None,
+    cache_steps: Optional[int] = None,
 ) -> torch.Tensor:
     """Decode and verify: gates and recurrence, `[1, tokens, heads, V]`.
 
@@ -181,7 +182,7 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
     parents = None
     if retrieve_parent_token is not None:
         parents = retrieve_parent_token.tolist()
-    out, last = run(q, k, v, g, beta, states, cu_seqlens, snapshots, parents)
+    out, last = run(v, k, q, beta, g, states, cu_seqlens, snapshots, parents)
     if snapshots is not None:
         intermediate_states_buffer[rows[rows >= 0]] = snapshots[rows >= 0]
     if not disable_state_update:

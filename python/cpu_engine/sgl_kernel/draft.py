@@ -32,8 +32,6 @@ def build_draft_decode_metadata_cpu(
     shift = torch.arange(topk)[:, None] * num_steps
     in_prefix = columns < lengths[:, None, None]
     columns = torch.where(in_prefix, columns, columns + shift)
-    # Columns past a short request's own slots are never read; keep them in range.
-    columns = columns.clamp_(max=req_to_token.shape[1] - 1)
     return req_to_token[rows[:, None, None], columns].view(batch * topk, width)
 
 

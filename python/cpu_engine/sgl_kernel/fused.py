@@ -26,33 +26,34 @@ def fused_sigmoid_mul_cpu(x: torch.Tensor, gate: torch.Tensor) -> None:
 
 @cpu_op()
 def fused_qk_gemma_rmsnorm_cpu(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor,
-    k_weight: torch.Tensor,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    query_weight: torch.Tensor,
+    key_weight: torch.Tensor,
     eps: float,
     head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normalise every head of `q` and `k` `[tokens, heads * D]`: `[tokens * heads, D]`."""
-    q_heads, k_heads = q.reshape(-1, head_dim), k.reshape(-1, head_dim)
-    return _gemma_rms(q_heads, q_weight, eps), _gemma_rms(k_heads, k_weight, eps)
+    """Normalise every head of `[tokens, heads * D]`, twice: `[tokens * heads, D]`."""
+    q_heads, k_heads = queries.reshape(-1, head_dim), keys.reshape(-1, head_dim)
+    normed_keys = _gemma_rms(k_heads, key_weight, eps)
+    return _gemma_rms(q_heads, query_weight, eps), normed_keys
 
 
 @cpu_op()
 def fused_qk_gemma_rmsnorm_with_gate_cpu(
-    q_gate: torch.Tensor,
-    k: torch.Tensor,
-    q_weight: torch.Tensor,
-    k_weight: torch.Tensor,
+    queries_and_gates: torch.Tensor,
+    keys: torch.Tensor,
+    query_weight: torch.Tensor,
+    key_weight: torch.Tensor,
     eps: float,
     head_dim: int,
     num_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As above, for `q_gate` `[tokens, heads * 2 * D]` with each head's gate behind it."""
-    pairs = q_gate.reshape(-1, 2, head_dim)
-    q, gate = pairs[:, 0], pairs[:, 1].contiguous()
-    k_heads = k.reshape(-1, head_dim)
-    return _gemma_rms(q, q_weight, eps), _gemma_rms(k_heads, k_weight, eps), gate
+    """As above with `[tokens, heads * 2 * D]`: each head's query, then its gate."""
+    pairs = queries_and_gates.reshape(-1, 2, head_dim)
+    normed_queries = _gemma_rms(pairs[:, 0], query_weight, eps)
+    normed_keys = _gemma_rms(keys.reshape(-1, head_dim), key_weight, eps)
+    return normed_queries, normed_keys, pairs[:, 1].contiguous()
 
 
 @cpu_op()

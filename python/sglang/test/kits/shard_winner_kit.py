@@ -97,11 +97,12 @@ def peak_cpu_bytes(function: Callable[[], object]) -> int:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         function()
+    events = profile.profiler.kineto_results.events()
+    events = [event for event in events if event.name() == "[memory]"]
     held = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
     return peak
 
 

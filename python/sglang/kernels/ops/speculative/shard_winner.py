@@ -8,31 +8,22 @@ token id, its logit, and the log-sum-exp over the whole vocabulary.
 
 The layout is word-major, ``[3, rows_padded]`` FP32, because a transport may want
 rows of a multiple of 16 bytes. Word 2 holds int32 bits and is never used as a
-number. Imports torch only, so that it also runs where SGLang is not installed.
+number. The implementations are ``shard_winner_torch.py`` and
+``shard_winner_triton.py``. This module and they import torch and Triton only, so that
+they also run where SGLang is not installed.
 """
 
+from types import ModuleType
 from typing import Optional, Tuple
 
 import torch
 
+from . import shard_winner_torch
+
 ROW_ALIGNMENT = 4
 """Rows are padded to this multiple: 4 FP32 words are one 16-byte vector."""
 
-NO_TOKEN = 2**31 - 1
-"""Id of an empty shard: it loses every tie, and the merge clamps it."""
-
-# Measured with benchmark/vocab_parallel_draft/bench_workspace.py: the FP32 workspace of
-# a thread stays in its cache, and each torch operation has enough to do.
-_WORKSPACE_ELEMENTS = 1 << 19
-_WORKSPACE_THREADS = 2
-_MIN_CHUNK_COLUMNS = 1024
-# The winner's block of columns is found first, its column after.
-_BLOCK = 128
-
-_LOWEST = float("-inf")
-_FLOAT32_MAX = torch.finfo(torch.float32).max
-# exp2 is the vectorised exponential of torch on the CPU; exp took 4.5 times as long.
-_LOG2_E = 1.4426950408889634
+_MAX_VOCAB = 2**31 - 1
 
 
 def padded_rows(rows: int) -> int:
@@ -59,7 +50,7 @@ def shard_winner(
         vocab_start: global id of column 0.
         softcap: if given, ``softcap * tanh(x / softcap)`` in FP32 comes first.
         k: winners a row; only 1 is implemented.
-        impl: ``None`` chooses by device, ``"torch"`` forces the torch path.
+        impl: ``None`` chooses by device, ``"torch"`` or ``"triton"`` forces one.
 
     Returns:
         FP32 ``[3, padded_rows(rows)]``: largest logit, log-sum-exp, id bits. Ties go
@@ -72,18 +63,13 @@ def shard_winner(
         ValueError: a shape, dtype, range or option that is not supported.
     """
     _check_shard(logits, valid_width, vocab_start, k, impl)
-    rows = logits.shape[0]
-    words = logits.new_zeros((3, padded_rows(rows)), dtype=torch.float32)
-    ids = words.view(torch.int32)[2, :rows]
-    if valid_width == 0:
-        words[:2, :rows] = float("-inf")
-        ids.fill_(NO_TOKEN)
-    elif rows:
-        value, column, logsumexp = _reduce(logits[:, :valid_width], softcap)
-        words[0, :rows] = value
-        words[1, :rows] = logsumexp
-        ids.copy_(column).add_(vocab_start)
-    return words
+    return _implementation(logits.device, impl).reduce_shard(
+        logits,
+        valid_width=valid_width,
+        vocab_start=vocab_start,
+        softcap=softcap,
+        rows_padded=padded_rows(logits.shape[0]),
+    )
 
 
 def merge_shard_winners(
@@ -107,7 +93,7 @@ def merge_shard_winners(
         draft_tokens: int64 ``[rows, columns]``; the ids go to ``column``, in place.
         column: column of ``draft_tokens``.
         positions: int64 ``[rows]``; advanced by one, in place.
-        impl: ``None`` chooses by device, ``"torch"`` forces the torch path.
+        impl: ``None`` chooses by device, ``"torch"`` or ``"triton"`` forces one.
 
     Returns:
         Token ids int64 ``[rows]``, their logits FP32 ``[rows]`` and the log-sum-exp
@@ -118,28 +104,30 @@ def merge_shard_winners(
         ValueError: a shape, dtype or option that is not supported.
     """
     _check_gathered(gathered, rows, k, impl)
-    words = gathered.unflatten(0, (-1, 3))[:, :, :rows]
-    value, logsumexp = words[:, 0], words[:, 1]
-    # A transport may set the sign bit of an all-zero word; ids have none.
-    ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
+    return _implementation(gathered.device, impl).merge_words(
+        gathered,
+        rows=rows,
+        last_id=(_MAX_VOCAB if vocab_size is None else vocab_size) - 1,
+        draft_tokens=draft_tokens,
+        column=column,
+        positions=positions,
+    )
 
-    best = value.amax(dim=0)
-    candidates = torch.where(value == best, ids, NO_TOKEN)
-    last_id = NO_TOKEN if vocab_size is None else vocab_size - 1
-    token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
 
-    if draft_tokens is not None:
-        draft_tokens[:rows, column] = token_ids
-    if positions is not None:
-        positions[:rows] += 1
-    return token_ids, best + 0.0, torch.logsumexp(logsumexp, dim=0)
+def _implementation(device: torch.device, impl: Optional[str]) -> ModuleType:
+    """The module that does the work; Triton is imported when it is needed."""
+    if impl == "torch" or (impl is None and device.type != "cuda"):
+        return shard_winner_torch
+    from . import shard_winner_triton
+
+    return shard_winner_triton
 
 
 def _check_impl(k: int, impl: Optional[str]) -> None:
     if k != 1:
         raise ValueError(f"k={k}: only k=1 is implemented")
-    if impl not in (None, "torch"):
-        raise ValueError(f"impl={impl!r}: use None or 'torch'")
+    if impl not in (None, "torch", "triton"):
+        raise ValueError(f"impl={impl!r}: use None, 'torch' or 'triton'")
 
 
 def _check_shard(
@@ -159,7 +147,7 @@ def _check_shard(
         raise ValueError(f"logits must be bf16, fp16 or fp32, got {logits.dtype}")
     if not 0 <= valid_width <= logits.shape[1]:
         raise ValueError(f"valid_width={valid_width} is outside [0, {logits.shape[1]}]")
-    if not 0 <= vocab_start <= NO_TOKEN - valid_width:
+    if not 0 <= vocab_start <= _MAX_VOCAB - valid_width:
         raise ValueError(f"vocab_start={vocab_start} leaves the int32 range of ids")
 
 
@@ -178,117 +166,3 @@ def _check_gathered(
         )
     if not 0 <= rows <= gathered.shape[1]:
         raise ValueError(f"rows={rows} is outside [0, {gathered.shape[1]}]")
-
-
-def _reduce(
-    logits: torch.Tensor, softcap: Optional[float]
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Value FP32, column int64 and log-sum-exp FP32, each ``[rows]``."""
-    rows, width = logits.shape
-    tile_rows, chunk = _tile_shape(rows, width)
-    workspace = logits.new_empty(tile_rows * chunk, dtype=torch.float32)
-    on_cpu = logits.device.type == "cpu"
-    parts = []
-    for tile in logits.split(tile_rows):
-        part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=not on_cpu)
-        # On the CPU a look at the result is cheaper than masking every logit.
-        if on_cpu and part[2].isnan().any():
-            part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=True)
-        parts.append(part)
-    if len(parts) == 1:
-        return parts[0]
-    value, column, logsumexp = (torch.cat(field) for field in zip(*parts))
-    return value, column, logsumexp
-
-
-def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
-    """Rows and columns that the FP32 workspace holds at a time."""
-    elements = _WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
-    chunk = max(elements // rows // _BLOCK * _BLOCK, _MIN_CHUNK_COLUMNS)
-    return min(elements // chunk, rows), min(chunk, width)
-
-
-def _reduce_tile(
-    logits: torch.Tensor,
-    softcap: Optional[float],
-    workspace: torch.Tensor,
-    chunk: int,
-    mask_nan: bool,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``_reduce`` of a few rows, in one read of their logits.
-
-    Without ``mask_nan`` a row that holds a NaN gets a NaN log-sum-exp, and its value
-    and column mean nothing.
-    """
-    rows, width = logits.shape
-    maxima = workspace.new_empty((rows, -(-width // _BLOCK)))
-    starts = range(0, width, chunk)
-    tops = workspace.new_empty((len(starts), rows))
-    sums = torch.empty_like(tops)
-    for i, start in enumerate(starts):
-        columns = logits[:, start : start + chunk]
-        # Contiguous, so that tanh rounds here as it does in the dense path.
-        values = workspace[: columns.numel()].view(columns.shape)
-        _capped(values.copy_(columns), softcap)
-        ranked = torch.where(values.isnan(), _LOWEST, values) if mask_nan else values
-        blocks = maxima[:, start // _BLOCK : -(-(start + columns.shape[1]) // _BLOCK)]
-        _block_maxima(ranked, out=blocks)
-        torch.amax(blocks, dim=1, out=tops[i])
-        values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(_LOG2_E).exp2_()
-        torch.sum(values, dim=1, out=sums[i])
-
-    value = tops.amax(dim=0)
-    block_start = _first_maximum(maxima).mul_(_BLOCK)
-    column = _column_in_block(logits, softcap, block_start, mask_nan)
-    shift = _finite(value)
-    total = (tops.sub_(shift).mul_(_LOG2_E).exp2_().mul_(sums)).sum(dim=0)
-    return value, column, total.log_().add_(shift)
-
-
-def _block_maxima(values: torch.Tensor, out: torch.Tensor) -> None:
-    """Maximum of every ``_BLOCK`` columns; the last block may be narrower."""
-    width = values.shape[1]
-    whole = width // _BLOCK
-    if whole:
-        blocks = values[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK))
-        torch.amax(blocks, dim=2, out=out[:, :whole])
-    if width % _BLOCK:
-        torch.amax(values[:, whole * _BLOCK :], dim=1, out=out[:, whole])
-
-
-def _column_in_block(
-    logits: torch.Tensor,
-    softcap: Optional[float],
-    start: torch.Tensor,
-    mask_nan: bool,
-) -> torch.Tensor:
-    """First column of the maximum of the block at ``start`` (int64 ``[rows]``)."""
-    columns = start.unsqueeze(1) + torch.arange(_BLOCK, device=logits.device)
-    columns.clamp_(max=logits.shape[1] - 1)
-    values = _capped(logits.gather(1, columns).float(), softcap)
-    if mask_nan:
-        values = torch.where(values.isnan(), _LOWEST, values)
-    return _first_maximum(values).add_(start)
-
-
-def _first_maximum(values: torch.Tensor) -> torch.Tensor:
-    """First column of every row's maximum, int64 ``[rows]``."""
-    if values.device.type == "cpu":
-        return values.argmax(dim=1)
-    # On CUDA argmax may give any of the equal ones.
-    width = values.shape[1]
-    is_top = values == values.amax(dim=1, keepdim=True)
-    columns = torch.arange(width, device=values.device)
-    return torch.where(is_top, columns, width - 1).amin(dim=1)
-
-
-def _capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:
-    """Softcap FP32 values in place, in the dense path's order of operations."""
-    if softcap is None:
-        return values
-    return values.div_(softcap).tanh_().mul_(softcap)
-
-
-def _finite(value: torch.Tensor) -> torch.Tensor:
-    """Shift of an exponent: infinities become the nearest finite number."""
-    return value.clamp(-_FLOAT32_MAX, _FLOAT32_MAX)

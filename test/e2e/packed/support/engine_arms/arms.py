@@ -62,8 +62,8 @@ class Running:
 def prepare_model(spec: ModelSpec = SPEC) -> Path:
     """The folder of a small model under `build/models`, made when missing."""
     tied = "-tied" if spec.tie_word_embeddings else ""
-    name = f"mimo-{spec.vocab_size}-{spec.dtype}{tied}"
-    return write_model(spec, MODELS / name)
+    heads = f"{spec.num_heads}x{spec.num_kv_heads}"
+    return write_model(spec, MODELS / f"e2e-{spec.vocab_size}-{heads}{tied}")
 
 
 def chain_args() -> list[str]:

@@ -40,7 +40,9 @@ def events_of(events: Sequence[Event], scenario: str) -> list[Event]:
 
 def request_steps(events: Iterable[Event]) -> dict[str, list[tuple]]:
     """The draft steps of each request in order, whichever batches they ran in: the
-    site, the ids that it chose, and the positions and ids it fed to the draft."""
+    site, the ids that it chose, and the positions and ids it fed to the draft. Of the
+    seeds of a prompt the last counts: how prefill cuts a prompt depends on what else
+    waits."""
     steps: dict[str, list[tuple]] = {}
     for event in events:
         rows = len(event.rids)
@@ -51,7 +53,10 @@ def request_steps(events: Iterable[Event]) -> dict[str, list[tuple]]:
                 if event.site != SEED
             ]
             step = (event.site, tuple(event.token_ids[row]), tuple(given))
-            steps.setdefault(rid, []).append(step)
+            before = steps.setdefault(rid, [])
+            if before and event.site == before[-1][0] == SEED:
+                before.pop()
+            before.append(step)
     return steps
 
 

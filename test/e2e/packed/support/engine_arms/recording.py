@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,12 @@ from engine_arms.arms import Arm, Running, draft_status, launch
 from engine_arms.client import Answer, ask, ask_all, ask_streamed
 from engine_arms.disturbances import leaving_clients, paused_rank
 from engine_arms.scenarios import AFTER, SCENARIOS, Scenario, body, prompts, with_rids
+from scripts.serving.client import RequestFailed
 
 # Scenarios whose collectives are counted.
 COUNTED = ("alone", "together")
+# SGLang waits some seconds between a rank's crash and its own end.
+DEATH_S = 20.0
 _FILE = "recording.json"
 
 
@@ -30,32 +35,48 @@ class Recording:
     """What an arm did. `events` are per rank, `counters` per counted scenario."""
 
     arm: str
-    answers: dict[str, list[Answer]]
-    seconds: dict[str, float]
+    answers: dict[str, list[Answer]] = field(repr=False)
+    seconds: dict[str, float] = field(repr=False)
     status: dict[str, Any] | None
-    log: str
-    events: list[list[Event]]
-    counters: dict[str, list[RankCounters]]
+    log: str = field(repr=False)
+    events: list[list[Event]] = field(repr=False)
+    counters: dict[str, list[RankCounters]] = field(repr=False)
 
     def ids(self, name: str) -> list[list[int]]:
         """Output ids of a scenario's answers; KeyError when one has none."""
         return [answer["output_ids"] for answer in self.answers[name]]
 
 
-def record(arm: Arm, folder: Path, disturbed: bool = True) -> Recording:
+def record(
+    arm: Arm,
+    folder: Path,
+    *,
+    scenarios: Sequence[Scenario] = SCENARIOS,
+    disturbed: bool = True,
+    **options: Any,
+) -> Recording:
     """Start the arm's server, ask everything, stop it. `disturbed` adds clients that
-    leave and ranks that pause."""
+    leave and ranks that pause; `options` are those of `launch`."""
     answers: dict[str, list[Answer]] = {}
     counters: dict[str, list[RankCounters]] = {}
     seconds: dict[str, float] = {}
-    with _timed(seconds, "start to end"), launch(arm, folder) as running:
+    with (
+        _timed(seconds, "start to end"),
+        launch(arm, folder, **options) as running,
+        _reason_of_death(running),
+    ):
         seconds["start"] = running.server.start_s
         ask(running.url, body(prompts(1, 16, seed=50)[0], rid="first"))
-        for scenario in SCENARIOS:
-            with _timed(seconds, scenario.name):
-                answers[scenario.name] = _run(running, scenario, answers, counters)
+        steps = {
+            s.name: partial(_run, running, s, answers, counters) for s in scenarios
+        }
         if disturbed:
-            _disturb(running, answers, seconds)
+            steps |= _disturbances(running)
+            steps[AFTER.name] = partial(_run, running, AFTER, answers, counters)
+        for name, step in steps.items():
+            with _timed(seconds, name):
+                answers[name] = step()
+            _check_served(name, answers[name])
         status = draft_status(running.url)
         running.server.check_alive()
         log = running.server.log_text()
@@ -106,18 +127,35 @@ def _send(url: str, scenario: Scenario, bodies: list[dict]) -> list[Answer]:
         return list(pool.map(lambda item: ask_streamed(url, item), bodies))
 
 
-def _disturb(
-    running: Running, answers: dict[str, list[Answer]], seconds: dict[str, float]
-) -> None:
-    steps: dict[str, Callable[[], list[Answer]]] = {
-        "staying": lambda: leaving_clients(running.url),
-        "paused1": lambda: paused_rank(running.url, running.server.pid, 1),
-        "paused0": lambda: paused_rank(running.url, running.server.pid, 0),
-        AFTER.name: lambda: _run(running, AFTER, answers, {}),
+def _disturbances(running: Running) -> dict[str, Callable[[], list[Answer]]]:
+    session = running.server.pid
+    return {
+        "staying": partial(leaving_clients, running.url),
+        "paused1": partial(paused_rank, running.url, session, 1),
+        "paused0": partial(paused_rank, running.url, session, 0),
     }
-    for name, step in steps.items():
-        with _timed(seconds, name):
-            answers[name] = step()
+
+
+def _check_served(name: str, answers: Sequence[Answer]) -> None:
+    """RequestFailed unless every request was answered or refused as a bad one."""
+    for index, answer in enumerate(answers):
+        error = answer.get("error", "")
+        if error and not error.startswith("HTTP 400"):
+            raise RequestFailed(f"{name}/{index}: {error}")
+
+
+@contextmanager
+def _reason_of_death(running: Running) -> Iterator[None]:
+    """ServerError with the server's own reason instead of a failed request, when the
+    server ends soon after it."""
+    try:
+        yield
+    except (RequestFailed, OSError, HTTPException):
+        deadline = time.monotonic() + DEATH_S
+        while time.monotonic() < deadline:
+            running.server.check_alive()
+            time.sleep(0.5)
+        raise
 
 
 @contextmanager
