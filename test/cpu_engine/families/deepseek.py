@@ -48,7 +48,7 @@ def build() -> Model:
     tensors = {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
     tensors |= ones("model.norm")
     for i in range(LAYERS + 1):
-        prefix, std = f"model.layers.{i}.", 0.13 if i < LAYERS else 0.02
+        prefix, std = f"model.layers.{i}.", 0.1 if i < LAYERS else 0.02
         tensors |= ones(prefix + "input_layernorm", prefix + "post_attention_layernorm")
         tensors |= _latent_attention(weights, prefix + "self_attn.", std)
         if i == 0:

@@ -44,7 +44,7 @@ def build() -> Model:
     tensors["mtp.fc.weight"] = weights.mixing(0.7, 0.3)
     for i, kind in enumerate(TYPES):
         make = _linear if kind == "linear_attention" else _full
-        tensors |= _layer(weights, f"model.layers.{i}.", 0.2, make)
+        tensors |= _layer(weights, f"model.layers.{i}.", 0.14, make)
     return Model(CONFIG, tensors | _layer(weights, "mtp.layers.0.", 0.02, _full))
 
 

@@ -33,7 +33,7 @@ MAX_SPLITS = 128
 TARGET_PROGRAMS = 528
 
 PROGRAM_ROWS = 1
-"""Rows of a program of the shard kernel. More rows, a power of two, suit Triton's
+"""Most rows of a program of the shard kernel. More, a power of two, suit Triton's
 interpreter, where a program costs more than its elements."""
 
 MERGE_ROWS = 32
@@ -83,10 +83,11 @@ def reduce_shard(
         return words
     block = block_columns(logits.dtype)
     split = split_columns(rows, valid_width, block)
+    program_rows = min(PROGRAM_ROWS, triton.next_power_of_2(rows))
     packs = split.chunks == 1
     out = words if packs else words.new_empty((3, rows * split.chunks))
     out_rows = rows_padded if packs else rows
-    shard_kernel[(triton.cdiv(out_rows, PROGRAM_ROWS), split.chunks)](
+    shard_kernel[(triton.cdiv(out_rows, program_rows), split.chunks)](
         logits,
         out,
         rows,
@@ -97,20 +98,20 @@ def reduce_shard(
         split.chunk_blocks,
         1.0 if softcap is None else float(softcap),
         SOFTCAP=softcap is not None,
-        ROWS=PROGRAM_ROWS,
+        ROWS=program_rows,
         BLOCK=block,
         COUNT=min(split.chunk_blocks, UNROLL),
         INTERPRET=triton.knobs.runtime.interpret,
         num_warps=WARPS,
     )
     if not packs:
-        combine_kernel[(triton.cdiv(rows_padded, PROGRAM_ROWS),)](
+        combine_kernel[(triton.cdiv(rows_padded, program_rows),)](
             out,
             words,
             rows,
             rows_padded,
             split.chunks,
-            ROWS=PROGRAM_ROWS,
+            ROWS=program_rows,
             LANES=MAX_SPLITS,
             num_warps=1,
         )
