@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 export VENV PYTHON
 PY := $(VENV)/bin/python
-# The fork first, then the CPU engine's stand-ins; used by everything below.
-FORK_PATH := build/fork:python/cpu_engine:python/collective_counter
-RUN := PYTHONPATH=$(FORK_PATH) SGLANG_USE_CPU_ENGINE=1 $(PY)
+# The fork first, then the CPU engine's stand-ins and the counter.
+CPU := $(CURDIR)/build/fork:$(CURDIR)/python/cpu_engine:$(CURDIR)/python/collective_counter
+RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
+# On a GPU host the real kernel library must not be hidden.
+RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 
 .PHONY: help env fork diff check lock wheel demo test test-gpu bench lint clean
 
@@ -37,6 +39,11 @@ demo: fork
 
 test: fork check
 	@$(RUN) -m pytest $(PYTEST_ARGS)
+
+# The same cases on CUDA; it fails where there is no GPU.
+test-gpu: fork
+	@$(PY) -c "import torch; assert torch.cuda.is_available(), 'make test-gpu needs a GPU'"
+	@$(RUN_GPU) -m pytest test/registered -k Cuda $(PYTEST_ARGS)
 
 bench: fork
 	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py

@@ -2,8 +2,8 @@
 
 ``python scripts/setup_env.py`` creates ``.venv`` (or the folder that ``VENV`` names)
 with the pinned SGLang wheel and the packages of ``requirements-dev.txt``. An existing
-environment is reused when it holds exactly those, and is otherwise left alone with a
-message that says what differs. Standard library only.
+environment that holds exactly those is reused. ``.venv`` is made anew when it does not;
+another folder is left alone, with a message that says what differs. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements-dev.txt"
+DEFAULT = ROOT / ".venv"
 STAMP = "vocab-parallel-draft.lock"
 SUPPORTED = ((3, 11), (3, 12))
 HEARTBEAT_SECONDS = 30
@@ -46,6 +47,7 @@ def wanted() -> str:
 
 def matches(python: Path) -> bool:
     """Whether the environment holds the pinned packages, whoever installed them."""
+    version = sys.version_info[:2]
     pinned = {"sglang": PINS.version}
     for line in REQUIREMENTS.read_text().splitlines():
         if match := re.fullmatch(r"([\w-]+)==([\w.]+)", line.strip()):
@@ -53,6 +55,8 @@ def matches(python: Path) -> bool:
     probe = (
         "import sys, importlib.metadata as m\n"
         "bad = []\n"
+        f"if sys.version_info[:2] != {version}:\n"
+        f"    bad.append(f'Python {{sys.version_info[:2]}} instead of {version}')\n"
         f"for name, version in {pinned!r}.items():\n"
         "    try:\n"
         "        found = m.version(name)\n"
@@ -60,7 +64,7 @@ def matches(python: Path) -> bool:
         "        found = 'nothing'\n"
         "    if found != version:\n"
         "        bad.append(f'{name}: {found} instead of {version}')\n"
-        "sys.exit('; '.join(bad))\n"
+        "sys.exit('; '.join(bad) or 0)\n"
     )
     run = subprocess.run([python, "-c", probe], capture_output=True, text=True)
     if run.returncode:
@@ -100,18 +104,21 @@ def main() -> None:
             "set PYTHON to a Python 3.11 or 3.12"
         )
     chosen = os.environ.get("VENV")
-    venv = Path(chosen).resolve() if chosen else ROOT / ".venv"
+    venv = Path(chosen).resolve() if chosen else DEFAULT
     python = venv / "bin" / "python"
     stamp = venv / STAMP
     if python.exists():
         if stamp.exists() and stamp.read_text() == wanted():
             return
         if matches(python):
-            if not chosen:
+            if venv == DEFAULT:
                 stamp.write_text(wanted())
             return
-        if chosen:
-            fail(f"VENV={chosen} does not match the lock; name another folder")
+    if venv != DEFAULT and venv.exists() and any(venv.iterdir()):
+        fail(
+            f"VENV={chosen} is not an environment that matches the lock; name a new "
+            "or empty folder, or a matching environment"
+        )
     try:
         wheel = find_wheel(PROJECT, PINS)
     except ForkError as error:

@@ -40,6 +40,7 @@ class Limits(NamedTuple):
     ranks together, and the start of the processes' time slices averages out.
     """
 
+    warm_up_seconds: float
     seconds: float
     block_seconds: float
     min_pairs: int
@@ -70,10 +71,11 @@ def measure(
 
 def _measure_case(rank: int, group, case: Case, limits: Limits) -> Dict:
     steps = _steps(rank, group, case)
-    results = [step() for step in steps]
-    if not torch.equal(*results):
+    if not torch.equal(*(step() for step in steps)):
         raise RuntimeError(f"dense and packed token ids differ: {case}")
-    trial = sum(_timed_pair(steps, 1, swap=False))
+    started = time.perf_counter()
+    while _of_rank_0([time.perf_counter() - started < limits.warm_up_seconds])[0]:
+        trial = sum(_timed_pair(steps, 1, swap=False))
     block = _clamp(limits.block_seconds / trial, 1, limits.max_block)
     pairs = _clamp(limits.seconds / trial / block, limits.min_pairs, limits.max_pairs)
     pairs, block = _of_rank_0([pairs, block])

@@ -62,17 +62,23 @@ def summarise(case: Dict, per_rank: List[Dict]) -> Dict:
 
 
 def markdown(report: Dict) -> str:
-    """The machine and one table a TP size."""
+    """The machine and a table."""
     on = report["machine"]
-    lines = [
-        f"{on['cpu']}, {on['cores']} cores ({on['vector_instructions']}), {on['os']}, "
-        f"Python {on['python']}, torch {on['torch']}; gloo ranks on one machine, "
-        f"{report['threads']} torch thread(s) a rank.",
-    ]
-    for tp in sorted({row["tp"] for row in report["results"]}):
-        lines += ["", f"## TP {tp}", "", *_HEADER]
-        lines += [_line(row) for row in report["results"] if row["tp"] == tp]
-    return "\n".join(lines) + "\n"
+    rows = [_line(row) for row in report["results"]]
+    return "\n".join(
+        [
+            f"## TP {report['tp']}, {report['dtype']}",
+            "",
+            f"{on['cpu']}, {on['cores']} cores ({on['vector_instructions']}), "
+            f"{on['os']}, Python {on['python']}, torch {on['torch']}; gloo ranks on one "
+            f"machine, torch threads a rank: {report['threads']}; load average before: "
+            f"{report['load_before']:.1f}.",
+            "",
+            *_HEADER,
+            *rows,
+            "",
+        ]
+    )
 
 
 _HEADER = (
@@ -99,25 +105,30 @@ def _line(row: Dict) -> str:
 
 
 def chart(report: Dict, path: Path) -> None:
-    """Milliseconds over rows, dense and packed, one panel a TP size and vocabulary."""
+    """Milliseconds over rows, dense and packed, one panel a vocabulary."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    panels = sorted({(row["tp"], row["vocab"]) for row in report["results"]})
+    panels = sorted({row["vocab"] for row in report["results"]})
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(3.4 * len(panels), 3.4), sharey=True, squeeze=False
     )
-    for axis, (tp, vocab) in zip(axes[0], panels):
-        rows = [r for r in report["results"] if (r["tp"], r["vocab"]) == (tp, vocab)]
+    for axis, vocab in zip(axes[0], panels):
+        rows = [row for row in report["results"] if row["vocab"] == vocab]
         for arm, colour in (("dense", "tab:red"), ("packed", "tab:blue")):
             middle = [row[f"{arm}_ms"]["median"] for row in rows]
             low, high = ([row[f"{arm}_ms"][p] for row in rows] for p in ("p10", "p90"))
             x = [row["rows"] for row in rows]
             axis.plot(x, middle, marker="o", markersize=3, color=colour, label=arm)
             axis.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axis.set(xscale="log", yscale="log", xlabel="rows", title=f"TP {tp}, V {vocab}")
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel="rows",
+            title=f"TP {report['tp']}, V {vocab}",
+        )
         axis.set_xticks(x, labels=[str(value) for value in x], fontsize=7)
         axis.minorticks_off()
         axis.grid(alpha=0.3)

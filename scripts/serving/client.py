@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -45,7 +46,7 @@ def post_json(url: str, body: dict[str, Any], timeout_s: float) -> Any:
     except urllib.error.HTTPError as error:
         detail = error.read(500).decode(errors="replace")
         raise RequestFailed(f"HTTP {error.code}: {detail}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise RequestFailed(f"{type(error).__name__}: {error}") from error
 
 
@@ -54,7 +55,7 @@ def get_json(url: str, timeout_s: float = 30.0) -> Any:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             return json.load(response)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise RequestFailed(f"{type(error).__name__}: {error}") from error
 
 

@@ -28,7 +28,7 @@ class Session:
     ) -> None:
         """Start `command`, its output appended to `log_path`."""
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        with log_path.open("ab") as log:
+        with interrupts_deferred(), log_path.open("ab") as log:
             self.leader = subprocess.Popen(
                 list(command),
                 env=env,
@@ -37,12 +37,12 @@ class Session:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        # -S -E: no site packages and no PYTHONPATH, so that it starts at once.
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-S", "-E", watchdog.__file__, str(self.leader.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+            # -S -E: no site packages and no PYTHONPATH, so that it starts at once.
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-S", "-E", watchdog.__file__, str(self.leader.pid)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -52,9 +52,9 @@ class Session:
     def stop(self, grace_s: float = 5.0) -> None:
         """End the whole session: SIGTERM, then SIGKILL; returns when nothing is left.
 
-        Ctrl-C is held off meanwhile. Raises RuntimeError when a process survives.
+        Ctrl-C takes effect after that. Raises RuntimeError when a process survives.
         """
-        with uninterrupted():
+        with interrupts_deferred():
             for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 30.0)):
                 if _signal_and_wait(self.leader, sig, wait_s):
                     break
@@ -104,17 +104,21 @@ def _send(process: psutil.Process, sig: int) -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM inside the block (main thread only)."""
+def interrupts_deferred() -> Iterator[None]:
+    """SIGINT and SIGTERM inside the block take effect when it ends (main thread)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)}
+    pending: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    old = {s: signal.signal(s, lambda sig, _: pending.append(sig)) for s in signals}
     try:
         yield
     finally:
         for sig, handler in old.items():
             signal.signal(sig, handler)
+        for sig in pending[:1]:
+            signal.raise_signal(sig)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import sys
@@ -130,7 +131,7 @@ class Server:
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
                 return response.status == 200
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (OSError, http.client.HTTPException):
             return False
 
     def check_alive(self) -> None:

@@ -2,7 +2,7 @@
 
 What the stand-ins have to get right beyond the chain of an MTP model is exercised here:
 trees, reduced draft vocabularies, latent attention, sliding windows with sinks, linear
-attention. The reference is the same target, served without speculation.
+attention. The flag is on, so that each family shows its draft path too. The reference is the same target, served without speculation.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scripts.serving import (
     cpu_engine,
     free_port,
 )
+from scripts.serving.client import get_json
 
 TOKENS = 40
 # Below 1.2 nearly nothing is accepted, and equal outputs would say little.
@@ -35,6 +36,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.paths: dict[Callable[[], Model], Path] = {}
+        self.status: dict[str, str] | None = None
         self.answers: dict[Callable[[], Model], list[list[int]]] = {}
         generator = torch.Generator().manual_seed(0)
         # Short of the longest prompt by 5 each, so that a batch is ragged.
@@ -70,6 +72,8 @@ class Served:
         with Server(command) as server:
             alone = complete_all(server.url, self.prompts, TOKENS, 1)
             together = complete_all(server.url, self.prompts, TOKENS, 4)
+            state = get_json(f"{server.url}/server_info")["internal_states"][0]
+            self.status = state.get("vocab_parallel_draft")
         assert [c.error for c in alone + together] == [None] * 8
         return alone + together
 
@@ -89,7 +93,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_speculation_changes_no_token(served: Served, name: str) -> None:
     """Red if a draft's or a verify's attention, mask, window or state is wrong for the
-    family: at TP 2 with speculation, other tokens than at TP 1 without."""
+    family, or its drafts wrong: at TP 2 with speculation, other tokens than at TP 1
+    without, or hardly one accepted. Red too if its draft path or its reason changes."""
     family = FAMILIES[name]
     expected = served.reference(family.target)
     assert min(len(set(ids)) for ids in expected) > TOKENS // 4, "degenerate outputs"
@@ -97,3 +102,5 @@ def test_speculation_changes_no_token(served: Served, name: str) -> None:
     done = served.run(family.target, tp=2, args=family.args(draft))
     assert [c.output_ids for c in done] == expected
     assert mean(c.accept_length for c in done) > LEAST_ACCEPT_LENGTH
+    assert served.status["path"] == ("dense" if family.reason else "packed")
+    assert served.status.get("reason") == family.reason

@@ -24,6 +24,7 @@ KINDS = (
 )
 MEASURES = ("calls", "output_bytes", "rows")
 # Longer than one draft step takes on two cores.
+SETTLE_TIMEOUT_S = 60.0
 SETTLE_S = 1.0
 
 _MAGIC = 0x76706472616674  # "vpdraft"
@@ -108,9 +109,13 @@ def read_counters(folder: Path | str) -> list[RankCounters]:
 
 def read_settled_counters(folder: Path | str) -> list[RankCounters]:
     """A snapshot taken when the logits scopes of all ranks have come to rest: the last
-    answer leaves a server before its batch's last draft step ends."""
+    answer leaves a server before its batch's last draft step ends.
+
+    Raises TimeoutError when they do not come to rest: the server is still at work.
+    """
     last = read_counters(folder)
-    while True:
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while time.monotonic() < deadline:
         time.sleep(SETTLE_S)
         now = read_counters(folder)
         if len(now) == len(last) and all(
@@ -118,6 +123,10 @@ def read_settled_counters(folder: Path | str) -> list[RankCounters]:
         ):
             return now
         last = now
+    raise TimeoutError(
+        f"the draft counters in {folder} still move after {SETTLE_TIMEOUT_S:.0f} s; "
+        "wait until the server is idle"
+    )
 
 
 def subtract(

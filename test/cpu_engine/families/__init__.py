@@ -13,13 +13,17 @@ __all__ = ["FAMILIES", "VOCAB", "Family", "Model"]
 
 @dataclass(frozen=True)
 class Family:
-    """A target, its draft (None: the target carries it) and how they speculate."""
+    """A target, its draft (None: the target carries it) and how they speculate.
+
+    `reason` says why it drafts densely with the flag on; None: it takes the packed path.
+    """
 
     target: Callable[[], Model]
     draft: Callable[[], Model] | None
     algorithm: str
     topk: int = 1
     num_draft_tokens: int = 4
+    reason: str | None = None
 
     def args(self, draft_path: str | None) -> list[str]:
         """Server arguments for three draft steps."""
@@ -28,6 +32,7 @@ class Family:
             *("--speculative-num-steps", "3"),
             *("--speculative-eagle-topk", str(self.topk)),
             *("--speculative-num-draft-tokens", str(self.num_draft_tokens)),
+            *("--speculative-vocab-parallel-draft", "on"),
         ]
         if draft_path is not None:
             args += ["--speculative-draft-model-path", draft_path]
@@ -36,12 +41,14 @@ class Family:
 
 FAMILIES = {
     "eagle": Family(llama.target, llama.eagle, "EAGLE"),
-    "eagle-tree": Family(llama.target, llama.eagle, "EAGLE", 4, 8),
-    "eagle3": Family(llama.target, llama.eagle3, "EAGLE3"),
-    "eagle3-tree": Family(llama.target, llama.eagle3, "EAGLE3", 4, 8),
+    "eagle-tree": Family(llama.target, llama.eagle, "EAGLE", 4, 8, "topk"),
+    "eagle3": Family(llama.target, llama.eagle3, "EAGLE3", reason="token_map"),
+    "eagle3-tree": Family(llama.target, llama.eagle3, "EAGLE3", 4, 8, "topk"),
     "standalone": Family(llama.target, llama.standalone, "STANDALONE"),
-    "standalone-tree": Family(llama.target, llama.standalone, "STANDALONE", 4, 8),
+    "standalone-tree": Family(
+        llama.target, llama.standalone, "STANDALONE", 4, 8, "topk"
+    ),
     "deepseek": Family(deepseek.build, None, "NEXTN"),
-    "mimo-v2": Family(mimo_v2.build, None, "NEXTN"),
+    "mimo-v2": Family(mimo_v2.build, None, "NEXTN", reason="unsupported_worker"),
     "qwen3.5": Family(qwen3_5.build, None, "NEXTN"),
 }

@@ -3,6 +3,7 @@
 import dataclasses
 import unittest
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 
@@ -10,15 +11,20 @@ from sglang.kernels.ops.speculative.shard_winner import (
     merge_shard_winners,
     shard_winner,
 )
-from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.logits_processor import (
+    LogitsProcessor,
+    LogitsProcessorOutput,
+)
 from sglang.srt.layers.vocab_parallel_draft import (
     VocabParallelDraft,
     _agree,
+    _trial_reason,
     draft_token_ids,
 )
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     DenseReason,
     DraftFacts,
+    collect_facts,
     dense_reason,
     valid_width,
 )
@@ -98,19 +104,173 @@ class TestEligibility(CustomTestCase):
         self.assertEqual({f.name for f in dataclasses.fields(DraftFacts)}, names)
 
     def test_ranks_that_disagree_go_dense_together(self):
-        """Red when a rank acts on its own verdict."""
-        for verdicts in ([None, "unsupported_head"], ["unsupported_head", None]):
-            group = SimpleNamespace(all_gather_object=lambda mine, v=verdicts: v)
-            self.assertIs(_agree(None, group), DenseReason.RANK_DISAGREEMENT)
-        group = SimpleNamespace(all_gather_object=lambda mine: [mine, mine])
-        self.assertIsNone(_agree(None, group))
-        self.assertIs(_agree(DenseReason.TOPK, group), DenseReason.TOPK)
+        """Red when a rank acts on its own verdict, or pushes alone."""
+
+        def agree(mine, pushes, *others):
+            group = SimpleNamespace(all_gather_object=lambda x: [x, *others])
+            return _agree(mine, pushes, group)
+
+        disagree = DenseReason.RANK_DISAGREEMENT
+        unsupported = DenseReason.UNSUPPORTED_HEAD
+        self.assertEqual(
+            agree(None, True, ("unsupported_head", True)), (disagree, True)
+        )
+        self.assertEqual(agree(unsupported, True, (None, True)), (disagree, True))
+        self.assertEqual(agree(None, True, (None, True)), (None, True))
+        self.assertEqual(agree(None, True, (None, False)), (None, False))
+        self.assertEqual(agree(None, False, (None, True)), (None, False))
+        topk = DenseReason.TOPK
+        self.assertEqual(agree(topk, False, ("topk", False)), (topk, False))
 
     def test_valid_width(self):
         """Red when padding columns or an empty shard count as tokens."""
         widths = [valid_width(head_of(r, 4, 130, 64), 130) for r in range(4)]
         self.assertEqual(widths, [64, 64, 2, 0])
         self.assertEqual(valid_width(head_of(1, 2, 128, 64), 100), 36)
+
+
+class TestFacts(CustomTestCase):
+    """What is read from a worker, its model and the configuration."""
+
+    GROUP = SimpleNamespace(world_size=2, rank_in_group=1)
+
+    def processor(self, **attributes) -> LogitsProcessor:
+        processor = LogitsProcessor.__new__(LogitsProcessor)
+        torch.nn.Module.__init__(processor)
+        defaults = dict(
+            vocab_size=128,
+            logit_scale=None,
+            final_logit_softcapping=None,
+            do_tensor_parallel_all_gather=True,
+        )
+        for name, value in (defaults | attributes).items():
+            setattr(processor, name, value)
+        return processor
+
+    def facts(self, processor=None, head=None, spec=(), parallel=(), **changed):
+        model = SimpleNamespace(
+            lm_head=head or head_of(1, 2, 128, 64),
+            logits_processor=processor or self.processor(),
+        )
+        worker = SimpleNamespace(
+            vocab_parallel_draft=None,
+            hot_token_id=changed.get("hot"),
+            draft_runner=SimpleNamespace(model=model, device="cpu"),
+        )
+        config = dict(
+            speculative_vocab_parallel_draft="on",
+            speculative_eagle_topk=1,
+            speculative_use_rejection_sampling=False,
+        )
+        sizes = dict(
+            pp_size=1,
+            attn_dp_size=1,
+            enable_dp_lm_head=False,
+            enable_tp_lm_head_all_to_all=False,
+        )
+        module = "sglang.srt.layers.vocab_parallel_draft_eligibility"
+        with (
+            patch(f"{module}.get_spec", lambda: SimpleNamespace(**config | dict(spec))),
+            patch(
+                f"{module}.get_parallel",
+                lambda: SimpleNamespace(**sizes | dict(parallel)),
+            ),
+        ):
+            return collect_facts(changed.get("worker", worker), self.GROUP)
+
+    def test_an_eligible_worker(self):
+        """Red when a fact of an ordinary draft is read wrong."""
+        self.assertEqual(self.facts(), DraftFacts())
+
+    def test_configuration(self):
+        """Red when a fact is read from another argument than its own."""
+        cases = {
+            DenseReason.NOT_MEASURED: {
+                "spec": {"speculative_vocab_parallel_draft": "auto"}
+            },
+            DenseReason.TOPK: {"spec": {"speculative_eagle_topk": 4}},
+            DenseReason.REJECTION_SAMPLING: {
+                "spec": {"speculative_use_rejection_sampling": True}
+            },
+            DenseReason.PIPELINE_PARALLEL: {"parallel": {"pp_size": 2}},
+            DenseReason.DP_ATTENTION: {"parallel": {"attn_dp_size": 2}},
+            DenseReason.DP_LM_HEAD: {"parallel": {"enable_dp_lm_head": True}},
+            DenseReason.LM_HEAD_ALL_TO_ALL: {
+                "parallel": {"enable_tp_lm_head_all_to_all": True}
+            },
+            DenseReason.TOKEN_MAP: {"hot": torch.arange(4)},
+        }
+        for reason, changed in cases.items():
+            with self.subTest(reason=reason.value):
+                self.assertIs(dense_reason(self.facts(**changed)), reason)
+
+    def test_processor(self):
+        """Red when scale, softcap or the gather is read wrong."""
+        facts = self.facts(self.processor(logit_scale=-0.5))
+        self.assertIs(dense_reason(facts), DenseReason.NONPOSITIVE_SCALE)
+        facts = self.facts(self.processor(do_tensor_parallel_all_gather=False))
+        self.assertIs(dense_reason(facts), DenseReason.NO_GATHER)
+        facts = self.facts(self.processor(final_logit_softcapping=30.0))
+        self.assertEqual(facts.softcap, 30.0)
+
+    def test_head(self):
+        """Red when a head that is not this rank's shard is taken for one."""
+        added = head_of(1, 2, 128, 64)
+        added.num_embeddings = 130
+        self.assertIs(dense_reason(self.facts(head=added)), DenseReason.ADDED_VOCAB)
+        elsewhere = head_of(0, 2, 128, 64)
+        whole = head_of(1, 2, 128, 64)
+        whole.tp_size = 1
+        for head in (elsewhere, whole, SimpleNamespace(weight=None)):
+            facts = self.facts(head=head)
+            self.assertIs(dense_reason(facts), DenseReason.UNSUPPORTED_HEAD)
+
+    def test_a_processor_of_its_own(self):
+        """Red when a subclass that computes logits otherwise is taken for ours."""
+
+        class Other(LogitsProcessor):
+            pass
+
+        other = self.processor()
+        other.__class__ = Other
+        self.assertFalse(self.facts(other).supported_head)
+
+    def test_a_worker_without_packed_sites(self):
+        """Red when a worker is asked for attributes that it does not have."""
+        for worker in (None, SimpleNamespace()):
+            self.assertFalse(self.facts(worker=worker).has_packed_sites)
+
+    def test_a_softcap_of_zero_is_none(self):
+        """Red when a cap that the dense path ignores divides by zero."""
+        packed = VocabParallelDraft(
+            self.processor(final_logit_softcapping=0), head_of(0, 2, 128, 64), None, ""
+        )
+        self.assertIsNone(packed.softcap)
+
+
+class TestTrialRow(CustomTestCase):
+    def reason(self, compute):
+        head = head_of(0, 2, 128, 64)
+        head.embedding_dim = 8
+        processor = SimpleNamespace(_compute_lm_head=compute)
+        model = SimpleNamespace(lm_head=head, logits_processor=processor)
+        runner = SimpleNamespace(model=model, dtype=torch.bfloat16)
+        worker = SimpleNamespace(draft_runner=runner)
+        return _trial_reason(worker, DraftFacts())
+
+    def test_shard_columns(self):
+        """Red when the trial asks for another width than the shard's."""
+        self.assertIsNone(self.reason(lambda row, head: row.new_zeros(1, 64)))
+
+    def test_other_columns_or_a_failure(self):
+        """Red when a head of other columns, or one that fails, is taken."""
+
+        def fail(row, head):
+            raise RuntimeError("planted")
+
+        unsupported = DenseReason.UNSUPPORTED_HEAD
+        self.assertIs(self.reason(lambda row, head: row.new_zeros(1, 128)), unsupported)
+        self.assertIs(self.reason(fail), unsupported)
 
 
 class TestLostFields(CustomTestCase):
@@ -160,14 +320,11 @@ class TestLostFields(CustomTestCase):
 
 
 class TestConsumers(CustomTestCase):
-    def setUp(self):
-        self.packed = VocabParallelDraft.__new__(VocabParallelDraft)
-
     def test_next_topk1(self):
         """Red when a step forgets the column, the positions or the constant 1.0."""
         positions = torch.tensor([5, 9])
         draft_tokens = torch.zeros((2, 3), dtype=torch.int64)
-        topk_p, topk_index = self.packed.next_topk1(
+        topk_p, topk_index = VocabParallelDraft.next_topk1(
             packed_output(2), positions, draft_tokens, 1
         )
         self.assertEqual(topk_index.tolist(), [[100], [101]])
@@ -188,7 +345,7 @@ class TestConsumers(CustomTestCase):
             logits_token_ids=ids,
             logits_logsumexp=logsumexp,
         )
-        topk_p, topk_index = self.packed.seed_topk1(output)
+        topk_p, topk_index = VocabParallelDraft.seed_topk1(output)
         best_p, best_index = logits.double().softmax(-1).max(-1, keepdim=True)
         self.assertTrue(torch.equal(topk_index, best_index))
         torch.testing.assert_close(topk_p.double(), best_p, atol=2e-5, rtol=0)

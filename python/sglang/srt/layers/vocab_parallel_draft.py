@@ -20,6 +20,7 @@ from sglang.kernels.ops.speculative.shard_winner import (
 )
 from sglang.srt.distributed.device_communicators.vocab_gather import (
     NVLinkVocabGather,
+    VocabGather,
     make_vocab_gather,
 )
 from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
@@ -46,22 +47,21 @@ logger = logging.getLogger(__name__)
 class VocabParallelDraft:
     """The packed path of one draft head over its tensor-parallel group."""
 
-    def __init__(self, processor: LogitsProcessor, head: torch.nn.Module, group: Any):
+    def __init__(
+        self,
+        processor: LogitsProcessor,
+        head: torch.nn.Module,
+        gather: VocabGather,
+        transport: str,
+    ):
         self.vocab_size: int = processor.vocab_size
         self.head = head
-        self.width: int = head.shard_indices.num_elements_padded
         self.vocab_start: int = head.shard_indices.org_vocab_start_index
         self.valid_width: int = valid_width(head, self.vocab_size)
-        self.softcap: Optional[float] = processor.final_logit_softcapping
-        # The push plane moves 16-byte vectors; its pull buffer would go unused.
-        self.gather = make_vocab_gather(
-            group, local_width=4, dtype=torch.float32, symm_rows=0
-        )
-        self.transport: str = (
-            "nvlink_push"
-            if isinstance(self.gather, NVLinkVocabGather)
-            else torch.distributed.get_backend(group.device_group)
-        )
+        # The dense path takes a cap of 0 for none.
+        self.softcap: Optional[float] = processor.final_logit_softcapping or None
+        self.gather = gather
+        self.transport = transport
 
     def logits_output(
         self,
@@ -101,8 +101,8 @@ class VocabParallelDraft:
             **fields,
         )
 
+    @staticmethod
     def next_topk1(
-        self,
         output: LogitsProcessorOutput,
         positions: Optional[torch.Tensor] = None,
         draft_tokens: Optional[torch.Tensor] = None,
@@ -110,8 +110,8 @@ class VocabParallelDraft:
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         """``topk_p`` (constant 1.0, as in the dense path) and ``topk_index`` of a step.
 
-        Both are ``[rows, 1]``, FP32 and int64. Advances ``positions`` int64 ``[rows]``
-        by one and writes the ids to ``draft_tokens[:, column]``, both in place.
+        Both are ``[rows, 1]``, FP32 and int64. Advances ``positions`` int64 ``[rows]`` by
+        one and writes the ids to ``draft_tokens[:, column]``, both in place.
         """
         topk_index = draft_token_ids(output).unsqueeze(-1)
         if draft_tokens is not None:
@@ -120,9 +120,8 @@ class VocabParallelDraft:
             positions.add_(1)
         return torch.ones_like(topk_index, dtype=torch.float32), topk_index
 
-    def seed_topk1(
-        self, output: LogitsProcessorOutput
-    ) -> Tuple[torch.Tensor, torch.Tensor]:
+    @staticmethod
+    def seed_topk1(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
         """``topk_p`` (the exact probability) and ``topk_index`` after a prefill."""
         topk_index = draft_token_ids(output).unsqueeze(-1)
         probability = selected_probability(
@@ -188,25 +187,50 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
     """
     draft_worker = getattr(spec_worker, "draft_worker", None)
     layout = getattr(draft_worker, "parallel_layout", None)
-    scope = draft_tp_context(layout) if layout else contextlib.nullcontext()
-    with scope, torch.inference_mode():
+    with draft_tp_context(layout) if layout else contextlib.nullcontext():
         parallel = get_parallel()
         group = (
             parallel.attn_tp_group if parallel.enable_dp_lm_head else parallel.tp_group
         )
         facts = collect_facts(draft_worker, group)
         reason = dense_reason(facts)
-        if facts.tp_size > 1 and facts.has_packed_sites:
-            reason = _agree(reason or _trial_reason(draft_worker, facts), group)
         packed = None
-        if reason is None:
-            processor = draft_worker.draft_runner.model.logits_processor
-            head = draft_worker.draft_runner.model.lm_head
-            packed = VocabParallelDraft(processor, head, group)
-            processor.vocab_parallel_draft = packed
-            draft_worker.vocab_parallel_draft = packed
+        if facts.tp_size > 1 and facts.has_packed_sites and facts.pp_size == 1:
+            reason, packed = _build(draft_worker, facts, reason, group)
+    if packed is not None:
+        draft_worker.draft_runner.model.logits_processor.vocab_parallel_draft = packed
+        draft_worker.vocab_parallel_draft = packed
     spec_worker.vocab_parallel_draft_status = _status(facts, reason, packed)
-    _log_status(spec_worker.vocab_parallel_draft_status)
+    if parallel.pp_rank == 0:
+        _log_status(spec_worker.vocab_parallel_draft_status)
+
+
+def _build(
+    draft_worker: Any, facts: DraftFacts, reason: Optional[DenseReason], group: Any
+) -> Tuple[Optional[DenseReason], Optional[VocabParallelDraft]]:
+    """The group's common verdict, and the packed path if that is what it is.
+
+    Whether the head runs, and which transport a rank could use, are facts of the rank:
+    the ranks compare both before one of them acts on its own.
+    """
+    # The push plane moves 16-byte vectors; its pull buffer would go unused.
+    options = dict(local_width=4, dtype=torch.float32, symm_rows=0)
+    gather = make_vocab_gather(group, **options)
+    reason = reason or _trial_reason(draft_worker, facts)
+    pushes = isinstance(gather, NVLinkVocabGather)
+    reason, all_push = _agree(reason, pushes, group)
+    if reason is not None:
+        return reason, None
+    if pushes and not all_push:
+        gather = make_vocab_gather(group, prefer_nvlink=False, **options)
+    backend = torch.distributed.get_backend(group.device_group)
+    model = draft_worker.draft_runner.model
+    return None, VocabParallelDraft(
+        model.logits_processor,
+        model.lm_head,
+        gather,
+        "nvlink_push" if all_push else backend,
+    )
 
 
 def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]:
@@ -224,13 +248,19 @@ def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]
     return None
 
 
-def _agree(reason: Optional[DenseReason], group: Any) -> Optional[DenseReason]:
-    """The ranks' common verdict; dense where one of them differs."""
-    verdicts = group.all_gather_object(reason and reason.value)
+def _agree(
+    reason: Optional[DenseReason], pushes: bool, group: Any
+) -> Tuple[Optional[DenseReason], bool]:
+    """The ranks' common verdict, and whether all of them can push.
+
+    Where verdicts differ, all ranks draft densely.
+    """
+    answers = group.all_gather_object((reason and reason.value, pushes))
+    verdicts = [verdict for verdict, _ in answers]
     if len(set(verdicts)) > 1:
         log_info_on_rank0(logger, f"Vocab-parallel draft: verdicts by rank {verdicts}")
-        return DenseReason.RANK_DISAGREEMENT
-    return reason
+        reason = DenseReason.RANK_DISAGREEMENT
+    return reason, all(can_push for _, can_push in answers)
 
 
 def _status(

@@ -62,8 +62,8 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
     """The first reason to draft densely, or ``None`` for the packed path."""
     scale = facts.logit_scale
     conditions = (
-        (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
         (facts.pp_size > 1, DenseReason.PIPELINE_PARALLEL),
+        (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
         (facts.dp_lm_head, DenseReason.DP_LM_HEAD),
         (facts.lm_head_all_to_all, DenseReason.LM_HEAD_ALL_TO_ALL),
         (facts.dp_attention, DenseReason.DP_ATTENTION),

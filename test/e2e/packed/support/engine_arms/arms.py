@@ -113,6 +113,8 @@ def server_command(
         args=[
             *default_server_args(tp),
             *("--chunked-prefill-size", str(CHUNK)),
+            # A sampled request's first token comes from the server's generator.
+            *("--random-seed", "7"),
             *(chain_args() if speculation is None else speculation),
             *arm.args,
         ],
