@@ -2,7 +2,8 @@
 
 What the stand-ins have to get right beyond the chain of an MTP model is exercised here:
 trees, reduced draft vocabularies, latent attention, sliding windows with sinks, linear
-attention. The flag is on, so that each family shows its draft path too. The reference is the same target, served without speculation.
+attention. The flag is on, so that each family shows its draft path too. The reference
+is the same target, served without speculation.
 """
 
 from __future__ import annotations
