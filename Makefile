@@ -9,12 +9,14 @@ RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 # On a GPU host the real kernel library must not be hidden.
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 
-.PHONY: help env fork diff check lock wheel demo test test-gpu bench lint clean
+.PHONY: help env fork diff check lock wheel demo test test-gpu bench kernel-report \
+	lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
-	@echo "make fork | diff | check | lock | wheel | bench | lint | clean"
+	@echo "make fork | diff | check | lock | wheel | bench | kernel-report"
+	@echo "make lint | test-gpu | clean"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -47,6 +49,10 @@ test-gpu: fork
 
 bench: fork
 	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py
+
+# Registers, spills and shared memory of every kernel for sm_90 and sm_100; no GPU.
+kernel-report: env
+	@$(PY) scripts/kernel_report.py
 
 lint: env
 	@PATH="$(VENV)/bin:$$PATH" pre-commit run --all-files
