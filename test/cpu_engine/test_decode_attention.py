@@ -132,3 +132,15 @@ def test_decode_of_an_empty_request_is_zero() -> None:
     assert torch.equal(output[0], torch.zeros(1, 4))
     want = naive(pool, query[1], 0, [0, 1, 2], 0.5)
     torch.testing.assert_close(output[1].double(), want, atol=2e-6, rtol=2e-5)
+
+
+def test_new_keys_without_slots_are_refused() -> None:
+    """Red if a missing `loc` broadcasts the new key over the whole pool."""
+    pool = make_pool([3], 1, 4, 4)
+    query, output = torch.randn(1, 1, 4), torch.empty(1, 1, 4)
+    with pytest.raises(ValueError, match="without slots"):
+        decode_op(
+            *(query, pool.keys, pool.values, 1.0, 1.0, output, query, query, None),
+            *(torch.zeros(1, 1, 8, 5), pool.table, pool.rows, torch.tensor([3])),
+            *(0.5, 0.0, False, 0, None, None),
+        )

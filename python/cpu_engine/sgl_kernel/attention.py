@@ -58,6 +58,13 @@ def decode_attention_cpu(
     """
     _reject_cross_attention(is_cross_attn, encoder_lens)
     if key is not None:
+        if loc is None:
+            raise ValueError(
+                "decode attention got new keys without slots to write them to; SGLang's "
+                "multi-step draft does that on a sliding-window layer, which the CPU "
+                "backend serves only through multi-layer EAGLE "
+                "(--speculative-algorithm EAGLE, not NEXTN)"
+            )
         write_kv(k_cache, v_cache, loc, key, value)
     batch = seq_lens.numel()
     if batch == 0:

@@ -49,6 +49,6 @@ FAMILIES = {
         llama.target, llama.standalone, "STANDALONE", 4, 8, "topk"
     ),
     "deepseek": Family(deepseek.build, None, "NEXTN"),
-    "mimo-v2": Family(mimo_v2.build, None, "NEXTN", reason="unsupported_worker"),
+    "mimo-v2": Family(mimo_v2.build, None, "EAGLE", reason="unsupported_worker"),
     "qwen3.5": Family(qwen3_5.build, None, "NEXTN"),
 }

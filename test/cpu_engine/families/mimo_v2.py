@@ -47,8 +47,8 @@ def build() -> Model:
     for i, sliding in enumerate(PATTERN):
         prefix = f"model.layers.{i}."
         tensors |= ones(prefix + "input_layernorm", prefix + "post_attention_layernorm")
-        tensors |= _attention(weights, prefix + "self_attn.", 0.15, sliding == 1)
-        tensors |= weights.mlp(prefix + "mlp.", 0.11)
+        tensors |= _attention(weights, prefix + "self_attn.", 0.12, sliding == 1)
+        tensors |= weights.mlp(prefix + "mlp.", 0.09)
     for i in range(MTP_LAYERS):
         prefix = f"model.mtp.layers.{i}."
         names = ("input_layernorm", "pre_mlp_layernorm", "enorm", "hnorm")

@@ -278,6 +278,19 @@ class MergeCases:
         self.assertTrue(torch.equal(draft_tokens.cpu(), expected))
         self.assertEqual(positions.tolist(), [1, 2, 3, 3, 4])
 
+    def test_buffers_that_do_not_hold_the_rows_are_refused(self):
+        # Red if a kernel could write past the caller's buffers.
+        words = self.words(random_logits(3, 1003))
+        tokens = torch.zeros((3, 4), dtype=torch.int64, device=self.device)
+        positions = torch.zeros(3, dtype=torch.int64, device=self.device)
+        for changed in (
+            dict(draft_tokens=tokens, column=4),
+            dict(draft_tokens=tokens[:2]),
+            dict(positions=positions[:2]),
+        ):
+            with self.assertRaisesRegex(ValueError, "draft_tokens|positions"):
+                merge_shard_winners(words, rows=3, impl=self.impl, **changed)
+
     def test_results_do_not_alias_the_words(self):
         # Red if a result is a view of the buffer that the next step overwrites.
         words = self.words(random_logits(4, 1003), tp=1)

@@ -104,6 +104,7 @@ def merge_shard_winners(
         ValueError: a shape, dtype or option that is not supported.
     """
     _check_gathered(gathered, rows, k, impl)
+    _check_destinations(rows, draft_tokens, column, positions)
     return _implementation(gathered.device, impl).merge_words(
         gathered,
         rows=rows,
@@ -166,3 +167,21 @@ def _check_gathered(
         )
     if not 0 <= rows <= gathered.shape[1]:
         raise ValueError(f"rows={rows} is outside [0, {gathered.shape[1]}]")
+
+
+def _check_destinations(
+    rows: int,
+    draft_tokens: Optional[torch.Tensor],
+    column: int,
+    positions: Optional[torch.Tensor],
+) -> None:
+    """What is written in place has to hold ``rows`` rows: a kernel would not notice."""
+    if draft_tokens is not None:
+        held, columns = draft_tokens.shape
+        if held < rows or not 0 <= column < columns:
+            raise ValueError(
+                f"draft_tokens {tuple(draft_tokens.shape)} has no column {column} of "
+                f"{rows} rows"
+            )
+    if positions is not None and positions.shape[0] < rows:
+        raise ValueError(f"positions holds {positions.shape[0]} of {rows} rows")

@@ -237,7 +237,7 @@ def merge_kernel(
         bits = tl.load(word + (3 * rank + 2) * word_stride, mask=real, other=0.0)
         # A transport may set the sign bit of an all-zero word; ids have none.
         token_id = bits.to(tl.int32, bitcast=True) & _ID_BITS
-        value = tl.where(value == value, value, float("-inf"))
+        # A NaN value, which no shard sends, loses to everything.
         wins = (value > best) | ((value == best) & (token_id < winner))
         best = tl.where(wins, value, best)
         winner = tl.where(wins, token_id, winner)
