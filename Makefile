@@ -9,14 +9,14 @@ RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 # On a GPU host the real kernel library must not be hidden.
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 
-.PHONY: help env fork diff check lock wheel demo test test-gpu bench kernel-report \
+.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-workspace kernel-report \
 	lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
-	@echo "make fork | diff | check | lock | wheel | bench | kernel-report"
-	@echo "make lint | test-gpu | clean"
+	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
+	@echo "make bench | bench-workspace (benchmark/), kernel-report, test-gpu (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -48,7 +48,10 @@ test-gpu: fork
 	@$(RUN_GPU) -m pytest test/registered -k Cuda $(PYTEST_ARGS)
 
 bench: fork
-	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py
+	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py $(BENCH_ARGS)
+
+bench-workspace: fork
+	@$(RUN) benchmark/vocab_parallel_draft/bench_workspace.py $(BENCH_ARGS)
 
 # Registers, spills and shared memory of every kernel for sm_90 and sm_100; no GPU.
 kernel-report: env

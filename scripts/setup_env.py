@@ -66,7 +66,11 @@ def matches(python: Path) -> bool:
         "        bad.append(f'{name}: {found} instead of {version}')\n"
         "sys.exit('; '.join(bad) or 0)\n"
     )
-    run = subprocess.run([python, "-c", probe], capture_output=True, text=True)
+    try:
+        run = subprocess.run([python, "-c", probe], capture_output=True, text=True)
+    except OSError as error:
+        print(f"setup_env: {python}: {error.strerror}")
+        return False
     if run.returncode:
         print(f"setup_env: {python.parent.parent}: {run.stderr.strip()}")
     return run.returncode == 0
@@ -114,7 +118,7 @@ def main() -> None:
             if venv == DEFAULT:
                 stamp.write_text(wanted())
             return
-    if venv != DEFAULT and venv.exists() and any(venv.iterdir()):
+    if venv != DEFAULT and venv.exists() and (venv.is_file() or any(venv.iterdir())):
         fail(
             f"VENV={chosen} is not an environment that matches the lock; name a new "
             "or empty folder, or a matching environment"
