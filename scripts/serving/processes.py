@@ -124,12 +124,13 @@ def interrupts_deferred() -> Iterator[None]:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Make SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that context
-    managers stop what they started."""
+    managers stop what they started. SIGINT too: a shell has it ignored in what it
+    starts in the background."""
 
     def interrupt(_signum: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    signals = (signal.SIGTERM, signal.SIGHUP)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     old = {sig: signal.signal(sig, interrupt) for sig in signals}
     try:
         yield

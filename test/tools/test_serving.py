@@ -208,7 +208,7 @@ def test_nobody_listens() -> None:
 def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
     """Red when Ctrl-C is lost, or cuts a stop short."""
     done = []
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), processes.interruptible():
         with processes.interrupts_deferred():
             signal.raise_signal(signal.SIGINT)
             done.append("stopped")
