@@ -9,14 +9,14 @@ RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 # On a GPU host the real kernel library must not be hidden.
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 
-.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-workspace kernel-report \
-	lint clean
+.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-workspace faults \
+	kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
-	@echo "make bench | bench-workspace (benchmark/), kernel-report, test-gpu (README.md)"
+	@echo "make bench | bench-workspace (benchmark/), faults, kernel-report, test-gpu (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -52,6 +52,11 @@ bench: fork
 
 bench-workspace: fork
 	@$(RUN) benchmark/vocab_parallel_draft/bench_workspace.py $(BENCH_ARGS)
+
+# Plants known faults in a copy of the fork: each must turn its tests red.
+# FAULTS_ARGS="--group unit" without kernels and servers.
+faults: fork
+	@$(RUN) -m scripts.planted_faults $(FAULTS_ARGS)
 
 # Registers, spills and shared memory of every kernel for sm_90 and sm_100; no GPU.
 kernel-report: env

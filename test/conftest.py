@@ -1,11 +1,15 @@
 """Tests run against the built fork, never against a stock installation by mistake."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
-FORK = Path(__file__).resolve().parent.parent / "build" / "fork"
+# `make faults` tests a copy of the fork that has a fault in it.
+FORK = Path(
+    os.environ.get("VPDRAFT_FORK") or Path(__file__).parents[1] / "build" / "fork"
+).resolve()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -13,7 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     origin = Path(spec.origin).resolve() if spec and spec.origin else None
     if origin is None or FORK not in origin.parents:
         pytest.exit(
-            f"sglang is {origin or 'not installed'}, not the fork in build/fork; "
+            f"sglang is {origin or 'not installed'}, not the fork in {FORK}; "
             "run `make test`, or `make fork` and put build/fork first on PYTHONPATH",
             returncode=4,
         )

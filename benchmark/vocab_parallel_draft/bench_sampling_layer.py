@@ -55,8 +55,8 @@ def run(args: argparse.Namespace, tp: int) -> Dict:
         warm_up_seconds=0.2,
         seconds=args.seconds,
         block_seconds=0.08,
-        min_pairs=5,
-        max_pairs=100,
+        min_pairs=9,
+        max_pairs=400,
         max_block=20,
     )
     started = time.time()

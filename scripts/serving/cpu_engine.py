@@ -5,12 +5,13 @@ What the engine itself needs is said once, in `python/cpu_engine`.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cpu_engine_env import server_env
 
 ROOT = Path(__file__).resolve().parents[2]
-FORK = ROOT / "build" / "fork"
+FORK = Path(os.environ.get("VPDRAFT_FORK") or ROOT / "build" / "fork")
 CPU_ENGINE = ROOT / "python" / "cpu_engine"
 COLLECTIVE_COUNTER = ROOT / "python" / "collective_counter"
 
