@@ -1,7 +1,9 @@
 """Selection, padding and shards of the packed draft words."""
 
+import math
 import unittest
 
+import numpy as np
 import torch
 
 from sglang.kernels.ops.speculative.shard_winner import (
@@ -11,9 +13,14 @@ from sglang.kernels.ops.speculative.shard_winner import (
 )
 from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
 from sglang.test.kits.shard_winner_kit import (
+    LOGSUMEXP_TOLERANCE,
+    MERGE_CASES,
+    MERGE_VOCAB,
     ShardWinnerCase,
     even_bounds,
+    reference_merge,
     rewrite_zero_words,
+    words_of,
 )
 
 register_cpu_ci(est_time=20, suite="base-a-test-cpu")
@@ -235,6 +242,48 @@ class MergeCases:
             for start, end in even_bounds(logits.shape[1], tp)
         ]
         return torch.cat(parts)
+
+    def assert_merge(self, words, expected, vocab):
+        """Merge the words and compare, ids and logits exactly."""
+        rows = expected.token_ids.shape[0]
+        actual = merge_shard_winners(
+            words.to(self.device), rows=rows, vocab_size=vocab, impl=self.impl
+        )
+        ids, logits, logsumexp = (field.cpu() for field in actual)
+        self.assertEqual(ids.tolist(), expected.token_ids.tolist())
+        self.assertEqual(logits.tolist(), expected.logits.tolist())
+        torch.testing.assert_close(
+            logsumexp.double(),
+            expected.logsumexp,
+            rtol=LOGSUMEXP_TOLERANCE,
+            atol=LOGSUMEXP_TOLERANCE,
+            equal_nan=True,
+        )
+
+    def test_merge_of_each_kind_of_word(self):
+        # Red if a NaN value beats a number or takes the logit, a tie goes to the later
+        # rank, or a rank's log-sum-exp is added at another rank's scale.
+        for case in MERGE_CASES:
+            with self.subTest(case=case.name):
+                expected = reference_merge(words_of(case, 1), MERGE_VOCAB)
+                self.assertEqual(expected.token_ids.tolist(), [case.token_id])
+                self.assertEqual(expected.logits.tolist(), [case.logit])
+                lse = expected.logsumexp.item()
+                both_nan = math.isnan(lse) and math.isnan(case.logsumexp)
+                close = both_nan or math.isclose(lse, case.logsumexp, rel_tol=1e-6)
+                self.assertTrue(close, f"{lse} is not {case.logsumexp}")
+                self.assert_merge(words_of(case, 4), expected, MERGE_VOCAB)
+
+    def test_merge_of_any_words(self):
+        # Red if a combination of special words is merged otherwise than the reference.
+        specials = (0.0, -0.0, 1.0, 30.0, -30.0, 1e4, -1e4)
+        specials += (math.inf, -math.inf, math.nan)
+        random, rows, tp = np.random.default_rng(0), 400, 4
+        words = torch.from_numpy(random.choice(specials, (tp, 3, rows))).float()
+        ids = random.choice([0, 3, 7, 900, 2**31 - 1, -1, -(2**31)], (tp, rows))
+        words.view(torch.int32)[:, 2] = torch.from_numpy(ids)
+        words = words.flatten(0, 1)
+        self.assert_merge(words, reference_merge(words, 901), 901)
 
     def test_padding_rows_do_not_reach_real_rows(self):
         # Red if the merge reads or returns rows past the real ones.

@@ -125,28 +125,6 @@ class KernelCases:
         ids = words.view(torch.int32)[2, :3]
         self.assertEqual(ids.unique().tolist(), [2**31 - 1])
 
-    def test_merge_of_any_words(self):
-        # Red if words are merged otherwise than by the torch path, or if a NaN value,
-        # which no shard sends, beats a number.
-        random, rows, tp = np.random.default_rng(0), 200, 4
-        words = torch.from_numpy(random.choice(SPECIALS, (tp, 3, rows))).float()
-        words[:, 0] = words[:, 0].nan_to_num(-INF, posinf=INF, neginf=-INF)
-        ids = random.choice([0, 3, 7, 900, 2**31 - 1, -1, -(2**31)], (tp, rows))
-        words.view(torch.int32)[:, 2] = torch.from_numpy(ids)
-        options = dict(rows=rows, vocab_size=901)
-        expected = merge_shard_winners(words.flatten(0, 1), impl="torch", **options)
-        # Two more ranks whose values are NaN change neither ids nor logits.
-        lost = words[:2].clone()
-        lost[:, 0] = NAN
-        words = torch.cat([lost, words]).flatten(0, 1).to(self.device)
-        ids, logits, _ = merge_shard_winners(words, impl=self.impl, **options)
-        number = expected[1] > -INF
-        self.assertTrue(torch.equal(ids.cpu()[number], expected[0][number]))
-        self.assertTrue(torch.equal(logits.cpu(), expected[1]))
-        actual = merge_shard_winners(words[6:], impl=self.impl, **options)
-        self.assertTrue(torch.equal(actual[0].cpu(), expected[0]))
-        torch.testing.assert_close(actual[2].cpu(), expected[2], equal_nan=True)
-
     def test_merge_of_many_rows_and_ranks(self):
         # Red if a program of the merge takes another's rows, ranks are merged out of
         # range, or a stride of the buffers it updates is ignored.

@@ -321,16 +321,10 @@ class TestLostFields(CustomTestCase):
 
 class TestConsumers(CustomTestCase):
     def test_next_topk1(self):
-        """Red when a step forgets the column, the positions or the constant 1.0."""
-        positions = torch.tensor([5, 9])
-        draft_tokens = torch.zeros((2, 3), dtype=torch.int64)
-        topk_p, topk_index = VocabParallelDraft.next_topk1(
-            packed_output(2), positions, draft_tokens, 1
-        )
+        """Red when a selection forgets its ids or the constant 1.0."""
+        topk_p, topk_index = VocabParallelDraft.next_topk1(packed_output(2))
         self.assertEqual(topk_index.tolist(), [[100], [101]])
         self.assertEqual(topk_p.tolist(), [[1.0], [1.0]])
-        self.assertEqual(positions.tolist(), [6, 10])
-        self.assertEqual(draft_tokens.tolist(), [[0, 100, 0], [0, 101, 0]])
 
     def test_seed_topk1_is_the_softmax_probability(self):
         """Red when the seed's probability is not over the whole vocabulary."""

@@ -31,6 +31,13 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     dense_reason,
     valid_width,
 )
+from sglang.srt.layers.vocab_parallel_draft_step import (
+    DraftStep,
+    begin_step,
+    finish_step,
+    ones_column,
+    reserve_ones,
+)
 from sglang.srt.runtime_context import (
     LoRABatchLayout,
     get_forward,
@@ -68,6 +75,7 @@ class VocabParallelDraft:
         processor: LogitsProcessor,
         pruned_states: torch.Tensor,
         lm_head: torch.nn.Module,
+        step: Optional[DraftStep] = None,
         **fields: Any,
     ) -> LogitsProcessorOutput:
         """Winner of every row over the whole vocabulary; one collective.
@@ -77,6 +85,7 @@ class VocabParallelDraft:
             pruned_states: hidden states ``[rows, hidden]`` of the rows that the dense
                 path runs its head on.
             lm_head: the head that eligibility was decided for.
+            step: what the merge of a draft step writes besides.
             **fields: other fields of the output, passed through.
 
         Returns:
@@ -93,7 +102,7 @@ class VocabParallelDraft:
             logits = processor._compute_lm_head(pruned_states, lm_head)
         if processor.logit_scale is not None:
             logits.mul_(processor.logit_scale)
-        token_ids, values, logsumexp = self._select(logits)
+        token_ids, values, logsumexp = self._select(logits, step)
         return LogitsProcessorOutput(
             next_token_logits=values.unsqueeze(-1),
             logits_token_ids=token_ids,
@@ -101,24 +110,24 @@ class VocabParallelDraft:
             **fields,
         )
 
-    @staticmethod
-    def next_topk1(
-        output: LogitsProcessorOutput,
-        positions: Optional[torch.Tensor] = None,
-        draft_tokens: Optional[torch.Tensor] = None,
-        column: int = 0,
-    ) -> Tuple[torch.Tensor, torch.Tensor]:
-        """``topk_p`` (constant 1.0, as in the dense path) and ``topk_index`` of a step.
+    begin_step = staticmethod(begin_step)
 
-        Both are ``[rows, 1]``, FP32 and int64. Advances ``positions`` int64 ``[rows]`` by
-        one and writes the ids to ``draft_tokens[:, column]``, both in place.
+    @staticmethod
+    def finish_step(
+        output: LogitsProcessorOutput, forward_batch: Any, *buffers: Any
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        """``next_topk1`` after the step's forward; ``buffers`` as in ``begin_step``."""
+        finish_step(draft_token_ids(output), forward_batch, *buffers)
+        return VocabParallelDraft.next_topk1(output)
+
+    @staticmethod
+    def next_topk1(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
+        """``topk_p`` (constant 1.0, as in the dense path) and ``topk_index``.
+
+        Both are ``[rows, 1]``, FP32 and int64, and views: ``topk_p`` of a constant.
         """
         topk_index = draft_token_ids(output).unsqueeze(-1)
-        if draft_tokens is not None:
-            draft_tokens[:, column : column + 1].copy_(topk_index)
-        if positions is not None:
-            positions.add_(1)
-        return torch.ones_like(topk_index, dtype=torch.float32), topk_index
+        return ones_column(topk_index.shape[0], topk_index.device), topk_index
 
     @staticmethod
     def seed_topk1(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -130,7 +139,7 @@ class VocabParallelDraft:
         return probability.unsqueeze(-1), topk_index
 
     def _select(
-        self, logits: torch.Tensor
+        self, logits: torch.Tensor, step: Optional[DraftStep]
     ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         rows = logits.shape[0]
         if rows == 0:
@@ -143,7 +152,10 @@ class VocabParallelDraft:
             softcap=self.softcap,
         )
         return merge_shard_winners(
-            self.gather.gather_stacked(words), rows=rows, vocab_size=self.vocab_size
+            self.gather.gather_stacked(words),
+            rows=rows,
+            vocab_size=self.vocab_size,
+            **({} if step is None else step.claim(rows)),
         )
 
 
@@ -198,6 +210,7 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
         if facts.tp_size > 1 and facts.has_packed_sites and facts.pp_size == 1:
             reason, packed = _build(draft_worker, facts, reason, group)
     if packed is not None:
+        reserve_ones(facts.device)
         draft_worker.draft_runner.model.logits_processor.vocab_parallel_draft = packed
         draft_worker.vocab_parallel_draft = packed
     spec_worker.vocab_parallel_draft_status = _status(facts, reason, packed)

@@ -57,6 +57,73 @@ def _reference_row(row: np.ndarray) -> Tuple[int, float, float]:
     return token_id, best, best + math.log(np.exp(row.astype(np.float64) - best).sum())
 
 
+class MergeCase(NamedTuple):
+    """Words of one row, a rank each, and what their merge is."""
+
+    name: str
+    ranks: Tuple[Tuple[float, float, int], ...]
+    """Value, log-sum-exp and id word of a rank."""
+    token_id: int
+    logit: float
+    logsumexp: float
+
+
+_INF, _NAN, _SIGN = math.inf, math.nan, -(2**31)
+MERGE_VOCAB = 1000
+MERGE_CASES = (
+    MergeCase("number", ((1.0, 1.0, 3), (2.0, 2.0, 7)), 7, 2.0, 2.3132617),
+    MergeCase("tie, later rank", ((2.0, 2.0, 9), (2.0, 2.0, 4)), 4, 2.0, 2.6931472),
+    MergeCase("tie, first rank", ((2.0, 2.0, 4), (2.0, 2.0, 9)), 4, 2.0, 2.6931472),
+    MergeCase("zeros tie", ((0.0, 0.0, 9), (-0.0, 0.0, 4)), 4, 0.0, 0.6931472),
+    MergeCase(
+        "sign bit on id 0", ((-1.0, -1.0, 5), (3.0, 3.0, _SIGN)), 0, 3.0, 3.01815
+    ),
+    MergeCase("NaN first", ((_NAN, _NAN, 3), (1.0, 1.0, 900)), 900, 1.0, _NAN),
+    MergeCase("NaN last", ((1.0, 1.0, 900), (_NAN, _NAN, 3)), 900, 1.0, _NAN),
+    MergeCase("NaN value only", ((_NAN, 0.0, 3), (0.0, 0.0, 900)), 900, 0.0, 0.6931472),
+    MergeCase("NaN and -inf", ((_NAN, _NAN, 3), (-_INF, -_INF, 7)), 7, -_INF, _NAN),
+    MergeCase("NaN and +inf", ((_NAN, _NAN, 3), (_INF, _INF, 7)), 7, _INF, _NAN),
+    MergeCase("NaN everywhere", ((_NAN, _NAN, 3), (_NAN, _NAN, 7)), 999, -_INF, _NAN),
+    MergeCase("NaN log-sum-exp", ((1.0, _NAN, 3), (2.0, 2.0, 7)), 7, 2.0, _NAN),
+    MergeCase("+inf tie", ((_INF, _INF, 8), (_INF, _INF, 5)), 5, _INF, _INF),
+    MergeCase("-inf tie", ((-_INF, -_INF, 8), (-_INF, -_INF, 5)), 5, -_INF, -_INF),
+    MergeCase("empty shard", ((-_INF, -_INF, 2**31 - 1), (-4.0, -4.0, 5)), 5, -4, -4.0),
+    MergeCase("rising", ((-9e4, -9e4, 1), (0.0, 0.0, 2), (9e4, 9e4, 3)), 3, 9e4, 9e4),
+    MergeCase("falling", ((9e4, 9e4, 3), (0.0, 0.0, 2), (-9e4, -9e4, 1)), 3, 9e4, 9e4),
+    MergeCase("later rank adds", ((1.0, 1.0, 0), (0.0, 1.0, 5)), 0, 1.0, 1.6931472),
+)
+"""What ``merge_shard_winners`` promises for every kind of word, for any implementation."""
+
+
+def words_of(case: MergeCase, rows_padded: int) -> torch.Tensor:
+    """``[ranks * 3, rows_padded]`` with the case's words in row 0, zeros behind it."""
+    words = torch.zeros(3 * len(case.ranks), rows_padded)
+    for rank, (value, logsumexp, token_id) in enumerate(case.ranks):
+        words[3 * rank, 0], words[3 * rank + 1, 0] = value, logsumexp
+        words.view(torch.int32)[3 * rank + 2, 0] = token_id
+    return words
+
+
+def reference_merge(words: torch.Tensor, vocab: int) -> Selection:
+    """``Selection`` of ``[ranks * 3, rows]`` words, rank by rank, in FP64."""
+    ids, best, logsumexp = [], [], []
+    for row in range(words.shape[1]):
+        column = words[:, row].contiguous()
+        bits = column.view(torch.int32).tolist()[2::3]
+        values, parts = column.double().tolist()[::3], column.double()[1::3]
+        numbers = [v for v in values if not math.isnan(v)]
+        top = max(numbers, default=-math.inf)
+        tied = [i & 0x7FFFFFFF for v, i in zip(values, bits) if v == top]
+        ids.append(min([*tied, vocab - 1]))
+        best.append(top)
+        logsumexp.append(torch.logsumexp(parts, dim=0).item())
+    return Selection(
+        torch.tensor(ids),
+        torch.tensor(best, dtype=torch.float64),
+        torch.tensor(logsumexp, dtype=torch.float64),
+    )
+
+
 def even_bounds(vocab: int, tp: int) -> List[Tuple[int, int]]:
     """As a padded LM head is split: equal widths, the last ranks short or empty."""
     width = -(-vocab // tp)

@@ -64,7 +64,8 @@ def merge_words(
     # A transport may set the sign bit of an all-zero word; ids have none.
     ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
 
-    best = value.amax(dim=0)
+    # A NaN value, which no shard sends, loses to everything: it equals nothing.
+    best = torch.where(value.isnan(), _LOWEST, value).amax(dim=0)
     candidates = torch.where(value == best, ids, NO_TOKEN)
     token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
 
