@@ -20,6 +20,7 @@ os.environ.setdefault("SGLANG_NCCL_SO_PATH", "/nonexistent")
 
 import sampling_layer_ranks as ranks  # noqa: E402
 import sampling_layer_report as reporting  # noqa: E402
+from selection_steps import Case  # noqa: E402
 
 from sglang.test.kits.gloo_ranks_kit import run_ranks  # noqa: E402
 
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace, tp: int) -> Dict:
 
 
 def _cases(args: argparse.Namespace, tp: int, vocab: int, limits) -> List[Dict]:
-    cases = [ranks.Case(rows, vocab, args.dtype) for rows in args.rows]
+    cases = [Case(rows, vocab, args.dtype) for rows in args.rows]
     per_rank = run_ranks(
         ranks.measure, tp, cases, limits, timeout_s=600, threads=args.threads
     )

@@ -1,36 +1,21 @@
 """What a rank measures: dense and packed selection of draft tokens, in turn."""
 
 import time
-from typing import Callable, Dict, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import torch
 import torch.distributed as dist
+from selection_steps import (
+    Case,
+    dense_step,
+    init_group,
+    of_rank_0,
+    packed_step,
+    random_shard,
+    transports,
+)
 
-from sglang.kernels.ops.speculative.shard_winner import (
-    merge_shard_winners,
-    shard_winner,
-)
-from sglang.srt.distributed.device_communicators.vocab_gather import (
-    make_vocab_gather,
-)
-from sglang.srt.distributed.parallel_state import (
-    init_distributed_environment,
-    initialize_model_parallel,
-)
-from sglang.srt.runtime_context import get_parallel
 from sglang.test.kits.shard_winner_kit import peak_cpu_bytes
-from sglang.test.test_utils import publish_build_topology
-
-HEAD_PADDING = 64
-"""SGLang pads a vocabulary to a multiple of this before it splits the head."""
-
-
-class Case(NamedTuple):
-    """One row of the table."""
-
-    rows: int
-    vocab: int
-    dtype: str
 
 
 class Limits(NamedTuple):
@@ -52,19 +37,7 @@ def measure(
     rank: int, world_size: int, cases: List[Case], limits: Limits
 ) -> List[Dict]:
     """Per case the seconds of every pair, and the peak bytes of either step."""
-    init_distributed_environment(
-        world_size=world_size, rank=rank, local_rank=rank, backend="gloo"
-    )
-    publish_build_topology(
-        tp_size=world_size,
-        ep_size=1,
-        pp_size=1,
-        device="cpu",
-        world_rank=rank,
-        disable_custom_all_reduce=True,
-    )
-    initialize_model_parallel(backend="gloo")
-    group = get_parallel().tp_group
+    group = init_group(rank, world_size, rank, "cpu")
     with torch.inference_mode():
         return [_measure_case(rank, group, case, limits) for case in cases]
 
@@ -73,13 +46,7 @@ def _measure_case(rank: int, group, case: Case, limits: Limits) -> Dict:
     steps = _steps(rank, group, case)
     if not torch.equal(*(step() for step in steps)):
         raise RuntimeError(f"dense and packed token ids differ: {case}")
-    started = time.perf_counter()
-    while _of_rank_0([time.perf_counter() - started < limits.warm_up_seconds])[0]:
-        trial = sum(_timed_pair(steps, 1, swap=False))
-    block = _clamp(limits.block_seconds / trial, 1, limits.max_block)
-    pairs = _clamp(limits.seconds / trial / block, limits.min_pairs, limits.max_pairs)
-    pairs, block = _of_rank_0([pairs, block])
-    seconds = [_timed_pair(steps, block, swap=pair % 2 == 1) for pair in range(pairs)]
+    block, seconds = timed_pairs(steps, limits)
     dense_peak, packed_peak = (peak_cpu_bytes(step) for step in steps)
     return {
         "block": block,
@@ -92,29 +59,34 @@ def _measure_case(rank: int, group, case: Case, limits: Limits) -> Dict:
 
 def _steps(rank: int, group, case: Case) -> List[Callable[[], torch.Tensor]]:
     """The dense and the packed step on this rank's logits; both return token ids."""
-    padded = -(-case.vocab // HEAD_PADDING) * HEAD_PADDING
-    width = padded // group.world_size
-    start = rank * width
-    valid_width = max(0, min(width, case.vocab - start))
-    generator = torch.Generator().manual_seed(rank)
-    logits = torch.randn(case.rows, width, generator=generator)
-    logits = logits.to(getattr(torch, case.dtype))
-    # As in VocabParallelDraft.
-    gather = make_vocab_gather(group, local_width=4, symm_rows=0)
-
-    def dense() -> torch.Tensor:
-        full = group.all_gather(logits, dim=-1)[:, : case.vocab].float()
-        return full.argmax(dim=-1)
-
-    def packed() -> torch.Tensor:
-        words = shard_winner(logits, valid_width=valid_width, vocab_start=start)
-        gathered = gather.gather_stacked(words)
-        return merge_shard_winners(gathered, rows=case.rows, vocab_size=case.vocab)[0]
-
-    return [dense, packed]
+    shard = random_shard(rank, group.world_size, case, "cpu")
+    (gather,) = transports(group, "cpu").values()
+    return [
+        dense_step(group, shard, case.vocab),
+        packed_step(gather, shard, case.vocab),
+    ]
 
 
-def _timed_pair(steps: List[Callable], block: int, swap: bool) -> List[float]:
+def timed_pairs(
+    steps: List[Callable], limits: Limits, finish: Callable = lambda: None
+) -> Tuple[int, List[List[float]]]:
+    """Steps of a block, and the seconds of a step of either arm in every pair.
+
+    ``finish`` waits for work that a step has only started.
+    """
+    started = time.perf_counter()
+    while of_rank_0([time.perf_counter() - started < limits.warm_up_seconds])[0]:
+        trial = sum(timed_pair(steps, 1, False, finish))
+    block = clamp(limits.block_seconds / trial, 1, limits.max_block)
+    pairs = clamp(limits.seconds / trial / block, limits.min_pairs, limits.max_pairs)
+    pairs, block = of_rank_0([pairs, block])
+    swaps = (pair % 2 == 1 for pair in range(pairs))
+    return block, [timed_pair(steps, block, swap, finish) for swap in swaps]
+
+
+def timed_pair(
+    steps: List[Callable], block: int, swap: bool, finish: Callable
+) -> List[float]:
     """Seconds of a dense and of a packed step; ``swap`` runs packed first."""
     seconds = [0.0, 0.0]
     for arm in (1, 0) if swap else (0, 1):
@@ -122,16 +94,10 @@ def _timed_pair(steps: List[Callable], block: int, swap: bool) -> List[float]:
         started = time.perf_counter()
         for _ in range(block):
             steps[arm]()
+        finish()
         seconds[arm] = (time.perf_counter() - started) / block
     return seconds
 
 
-def _clamp(value: float, low: int, high: int) -> int:
+def clamp(value: float, low: int, high: int) -> int:
     return max(low, min(int(value), high))
-
-
-def _of_rank_0(values: List[int]) -> List[int]:
-    """The same numbers on every rank: all have to run as many steps."""
-    box = torch.tensor(values)
-    dist.broadcast(box, src=0)
-    return box.tolist()

@@ -51,7 +51,12 @@ REASON_OF_FACT = {
     DenseReason.NONPOSITIVE_SCALE: {"logit_scale": 0.0},
     DenseReason.UNSUPPORTED_DEVICE: {"device": "npu"},
     DenseReason.SOFTCAP_KERNEL: {"softcap": 30.0, "device": "cuda"},
-    DenseReason.NOT_MEASURED: {"mode": "auto"},
+}
+# Found out later: by comparing the ranks, and by the table of auto.
+LATER_REASONS = {
+    DenseReason.RANK_DISAGREEMENT,
+    DenseReason.NOT_MEASURED,
+    DenseReason.MEASURED_SLOWER,
 }
 
 
@@ -94,13 +99,12 @@ class TestEligibility(CustomTestCase):
 
     def test_every_reason_is_reachable(self):
         """Red when a reason is added without a fact that gives it."""
-        self.assertEqual(
-            set(DenseReason), set(REASON_OF_FACT) | {DenseReason.RANK_DISAGREEMENT}
-        )
+        self.assertEqual(set(DenseReason), set(REASON_OF_FACT) | LATER_REASONS)
 
     def test_every_fact_matters(self):
         """Red when a fact is collected that no reason reads."""
         names = {name for fact in REASON_OF_FACT.values() for name in fact}
+        names.add("mode")  # says whether there is a table to look at
         self.assertEqual({f.name for f in dataclasses.fields(DraftFacts)}, names)
 
     def test_ranks_that_disagree_go_dense_together(self):
@@ -184,10 +188,9 @@ class TestFacts(CustomTestCase):
 
     def test_configuration(self):
         """Red when a fact is read from another argument than its own."""
+        auto = {"speculative_vocab_parallel_draft": "auto"}
+        self.assertEqual(self.facts(spec=auto), DraftFacts(mode="auto"))
         cases = {
-            DenseReason.NOT_MEASURED: {
-                "spec": {"speculative_vocab_parallel_draft": "auto"}
-            },
             DenseReason.TOPK: {"spec": {"speculative_eagle_topk": 4}},
             DenseReason.REJECTION_SAMPLING: {
                 "spec": {"speculative_use_rejection_sampling": True}
@@ -320,6 +323,16 @@ class TestLostFields(CustomTestCase):
 
 
 class TestConsumers(CustomTestCase):
+    def test_which_path_an_output_took(self):
+        """Red when a dense output is taken for packed, or lost ids for a dense one."""
+        dense = LogitsProcessorOutput(next_token_logits=torch.zeros(2, 5))
+        self.assertFalse(VocabParallelDraft.is_packed(dense))
+        self.assertTrue(VocabParallelDraft.is_packed(packed_output(2)))
+        for logits in (torch.zeros(2, 1), None):
+            lost = LogitsProcessorOutput(next_token_logits=logits)
+            with self.assertRaisesRegex(RuntimeError, "logits_token_ids"):
+                VocabParallelDraft.is_packed(lost)
+
     def test_next_topk1(self):
         """Red when a selection forgets its ids or the constant 1.0."""
         topk_p, topk_index = VocabParallelDraft.next_topk1(packed_output(2))

@@ -11,6 +11,7 @@ from sglang.srt.layers import vocab_parallel_draft as module
 from sglang.srt.layers import vocab_parallel_draft_step as steps
 from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
+from sglang.srt.layers.vocab_parallel_draft_table import PackedRows
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
@@ -196,45 +197,88 @@ class TestOneMergeLaunch(CustomTestCase):
             self.assertTrue((ones == 1).all() and ones.is_contiguous())
 
 
-class TestStepTravels(CustomTestCase):
-    def test_from_the_batch_to_the_packed_branch(self):
-        """Red when LogitsProcessor.forward loses the step of its batch."""
-        processor = LogitsProcessor.__new__(LogitsProcessor)
-        torch.nn.Module.__init__(processor)
-        processor.expected_aux_hidden_states = None
-        seen = {}
-        processor.vocab_parallel_draft = SimpleNamespace(
-            logits_output=lambda *_, **fields: seen.update(fields) or "output",
-            takes=lambda rows: True,
-        )
-        batch = ForwardBatch.__new__(ForwardBatch)
-        batch.multi_item_delimiter_indices = batch.token_indices_to_pool = None
-        batch.positions = torch.arange(ROWS)
-        VocabParallelDraft.begin_step(batch, None, 1)
+class TestProcessorForward(CustomTestCase):
+    """``LogitsProcessor.forward`` with a packed path installed."""
+
+    def setUp(self):
+        self.processor = LogitsProcessor.__new__(LogitsProcessor)
+        torch.nn.Module.__init__(self.processor)
+        self.processor.expected_aux_hidden_states = None
+        self.batch = ForwardBatch.__new__(ForwardBatch)
+        self.batch.multi_item_delimiter_indices = None
+        self.batch.token_indices_to_pool = None
+        self.batch.positions = torch.arange(ROWS)
+
+    def forward(self, rows, dense_logits):
+        """The output for ``rows`` rows; the dense head gives ``dense_logits``."""
         metadata = SimpleNamespace(
             forward_mode=SimpleNamespace(is_dllm_extend=lambda: False),
             is_prefill_only=False,
+            extend_return_logprob=False,
             mm_input_embeds=None,
         )
-        states = torch.zeros(ROWS, 8)
+        pruned = (torch.zeros(rows, 8), None, None, None, None, None)
+        exit_gather = "sglang.srt.layers.logits_processor.layernorm_sp"
         with (
             mock.patch.object(
                 LogitsMetadata, "from_forward_batch", return_value=metadata
             ),
             mock.patch.multiple(
                 LogitsProcessor,
-                _get_pruned_states=lambda *_: (states, None, None, None, None, None),
+                _get_pruned_states=lambda *_: pruned,
                 _get_hidden_states_to_store=lambda *_: None,
                 _get_last_hidden_states_to_store=lambda *_: None,
+                _get_logits=lambda *_: dense_logits,
             ),
             mock.patch(
-                "sglang.srt.layers.logits_processor.layernorm_sp.maybe_exit_gather",
+                f"{exit_gather}.maybe_exit_gather",
                 side_effect=lambda hidden_states, **_: (hidden_states, None),
             ),
         ):
-            output = processor.forward(None, states, None, batch)
-        self.assertEqual(output, "output")
-        self.assertIs(seen["step"], getattr(batch, steps.STEP_ATTRIBUTE))
+            return self.processor.forward(None, pruned[0], None, self.batch)
+
+    def test_the_step_goes_from_the_batch_to_the_packed_branch(self):
+        """Red when LogitsProcessor.forward loses the step of its batch."""
+        seen = {}
+        self.processor.vocab_parallel_draft = SimpleNamespace(
+            logits_output=lambda *_, **fields: seen.update(fields) or "output",
+            takes=lambda rows: True,
+        )
+        VocabParallelDraft.begin_step(self.batch, None, 1)
+        self.assertEqual(self.forward(ROWS, None), "output")
+        self.assertIs(seen["step"], getattr(self.batch, steps.STEP_ATTRIBUTE))
+
+    def test_row_counts_choose_the_path(self):
+        """Red when rows that do not win go packed, or those that win do not."""
+        packed = packed_draft()
+        packed.packed_rows = PackedRows(((1, 1), (4, 16)))
+        packed.logits_output = lambda *_, **__: "packed"
+        self.processor.vocab_parallel_draft = packed
+        for rows in (0, 1, 2, 3, 4, 9, 16, 17):
+            dense = torch.zeros(rows, VOCAB)
+            output = self.forward(rows, dense)
+            with self.subTest(rows=rows):
+                if rows == 1 or 4 <= rows <= 16:
+                    self.assertEqual(output, "packed")
+                else:
+                    self.assertIs(output.next_token_logits, dense)
+                    self.assertFalse(packed.is_packed(output))
+
+    def test_without_a_table_every_row_count_goes_packed(self):
+        """Red when `on` asks for measurements."""
+        self.assertTrue(all(packed_draft().takes(rows) for rows in (0, 1, 5, 9999)))
+
+    def test_a_dense_step_leaves_nothing_behind(self):
+        """Red when a begun step that went dense is done by a later packed one."""
+        packed, batch = packed_draft(), Batch()
+        packed.begin_step(batch, None, 1)
+        batch.positions.add_(1)  # as the dense arm does
+        packed.begin_step(batch, None, 2)
+        output = packed.logits_output(
+            processor_of(draft_logits()), None, packed.head, step=batch.step
+        )
+        packed.finish_step(output, batch, None, 2)
+        self.assertEqual(batch.positions.tolist(), [9, 10, 11])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Container, Dict, Optional, Tuple
 
 import torch
 
@@ -38,6 +38,11 @@ from sglang.srt.layers.vocab_parallel_draft_step import (
     ones_column,
     reserve_ones,
 )
+from sglang.srt.layers.vocab_parallel_draft_table import (
+    Choice,
+    agreed_choice,
+    setting_of,
+)
 from sglang.srt.runtime_context import (
     LoRABatchLayout,
     get_forward,
@@ -60,7 +65,9 @@ class VocabParallelDraft:
         head: torch.nn.Module,
         gather: VocabGather,
         transport: str,
+        packed_rows: Optional[Container[int]] = None,
     ):
+        """``packed_rows``: row counts that go packed; all of them if ``None``."""
         self.vocab_size: int = processor.vocab_size
         self.head = head
         self.vocab_start: int = head.shard_indices.org_vocab_start_index
@@ -69,6 +76,24 @@ class VocabParallelDraft:
         self.softcap: Optional[float] = processor.final_logit_softcapping or None
         self.gather = gather
         self.transport = transport
+        self.packed_rows = packed_rows
+
+    def takes(self, rows: int) -> bool:
+        """Whether a head of so many rows (padding included) goes packed."""
+        return self.packed_rows is None or rows in self.packed_rows
+
+    @staticmethod
+    def is_packed(output: LogitsProcessorOutput) -> bool:
+        """Which path an output took.
+
+        Raises:
+            RuntimeError: one column of logits and no ids: they were lost on the way.
+        """
+        logits = output.next_token_logits
+        if output.logits_token_ids is None and logits is not None:
+            if logits.shape[-1] > 1:
+                return False
+        return draft_token_ids(output) is not None
 
     def logits_output(
         self,
@@ -205,23 +230,23 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
             parallel.attn_tp_group if parallel.enable_dp_lm_head else parallel.tp_group
         )
         facts = collect_facts(draft_worker, group)
-        reason = dense_reason(facts)
+        reason, note = dense_reason(facts), ""
         packed = None
         if facts.tp_size > 1 and facts.has_packed_sites and facts.pp_size == 1:
-            reason, packed = _build(draft_worker, facts, reason, group)
+            reason, packed, note = _build(draft_worker, facts, reason, group)
     if packed is not None:
         reserve_ones(facts.device)
         draft_worker.draft_runner.model.logits_processor.vocab_parallel_draft = packed
         draft_worker.vocab_parallel_draft = packed
-    spec_worker.vocab_parallel_draft_status = _status(facts, reason, packed)
+    spec_worker.vocab_parallel_draft_status = _status(facts, reason, packed, note)
     if parallel.pp_rank == 0:
         _log_status(spec_worker.vocab_parallel_draft_status)
 
 
 def _build(
     draft_worker: Any, facts: DraftFacts, reason: Optional[DenseReason], group: Any
-) -> Tuple[Optional[DenseReason], Optional[VocabParallelDraft]]:
-    """The group's common verdict, and the packed path if that is what it is.
+) -> Tuple[Optional[DenseReason], Optional[VocabParallelDraft], str]:
+    """The group's common verdict, the packed path if that is what it is, and a note.
 
     Whether the head runs, and which transport a rank could use, are facts of the rank:
     the ranks compare both before one of them acts on its own.
@@ -233,17 +258,22 @@ def _build(
     pushes = isinstance(gather, NVLinkVocabGather)
     reason, all_push = _agree(reason, pushes, group)
     if reason is not None:
-        return reason, None
+        return reason, None, ""
     if pushes and not all_push:
         gather = make_vocab_gather(group, prefer_nvlink=False, **options)
     backend = torch.distributed.get_backend(group.device_group)
-    model = draft_worker.draft_runner.model
-    return None, VocabParallelDraft(
-        model.logits_processor,
-        model.lm_head,
-        gather,
-        "nvlink_push" if all_push else backend,
+    transport = "nvlink_push" if all_push else backend
+    runner = draft_worker.draft_runner
+    choice = Choice()
+    if facts.mode == "auto":
+        choice = agreed_choice(group, setting_of(runner, group, transport))
+    if choice.reason is not None:
+        return choice.reason, None, choice.note
+    processor, head = runner.model.logits_processor, runner.model.lm_head
+    packed = VocabParallelDraft(
+        processor, head, gather, transport, packed_rows=choice.packed_rows
     )
+    return None, packed, choice.note
 
 
 def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]:
@@ -280,12 +310,17 @@ def _status(
     facts: DraftFacts,
     reason: Optional[DenseReason],
     packed: Optional[VocabParallelDraft],
+    note: str = "",
 ) -> Dict[str, Any]:
     status = {"mode": facts.mode, "path": "packed" if packed else "dense"}
     if reason is not None:
         status["reason"] = reason.value
     if packed is not None:
         status.update(transport=packed.transport, vocab_size=packed.vocab_size)
+        if packed.packed_rows is not None:
+            status["packed_rows"] = str(packed.packed_rows)
+    if note:
+        status["note"] = note
     return status
 
 

@@ -33,7 +33,9 @@ class DenseReason(str, Enum):
     UNSUPPORTED_DEVICE = "unsupported_device"
     SOFTCAP_KERNEL = "softcap_kernel"
     RANK_DISAGREEMENT = "rank_disagreement"
+    # Of auto, from its table of measurements (vocab_parallel_draft_table.py).
     NOT_MEASURED = "not_measured"
+    MEASURED_SLOWER = "measured_slower"
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,6 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
         (facts.device not in ("cpu", "cuda"), DenseReason.UNSUPPORTED_DEVICE),
         # Bit-equality needs the dense path's own tanh, libdevice's on CUDA.
         (bool(facts.softcap) and facts.device != "cpu", DenseReason.SOFTCAP_KERNEL),
-        (facts.mode == "auto", DenseReason.NOT_MEASURED),
     )
     return next((reason for holds, reason in conditions if holds), None)
 

@@ -1,0 +1,149 @@
+"""The dense and the packed selection of draft tokens, as SGLang's ranks run them.
+
+Benchmarks time these steps; none of them has a copy of its own.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from sglang.kernels.ops.speculative.shard_winner import (
+    merge_shard_winners,
+    shard_winner,
+)
+from sglang.srt.distributed.device_communicators.vocab_gather import (
+    NVLinkVocabGather,
+    VocabGather,
+    make_vocab_gather,
+)
+from sglang.srt.distributed.parallel_state import (
+    init_distributed_environment,
+    initialize_model_parallel,
+)
+from sglang.srt.runtime_context import get_parallel
+from sglang.test.test_utils import publish_build_topology
+
+HEAD_PADDING = 64
+"""SGLang pads a vocabulary to a multiple of this before it splits the head."""
+
+Step = Callable[[], torch.Tensor]
+
+
+class Case(NamedTuple):
+    """Rows of a step, vocabulary, and the dtype of the head's output."""
+
+    rows: int
+    vocab: int
+    dtype: str
+
+
+class Shard(NamedTuple):
+    """A rank's logits ``[rows, width]`` and the ids that they stand for."""
+
+    logits: torch.Tensor
+    start: int
+    valid_width: int
+
+
+def init_group(rank: int, world_size: int, local_rank: int, device: str) -> Any:
+    """SGLang's tensor-parallel group over the ranks of this run."""
+    on_cpu = device == "cpu"
+    backend = "gloo" if on_cpu else "nccl"
+    init_distributed_environment(
+        world_size=world_size, rank=rank, local_rank=local_rank, backend=backend
+    )
+    publish_build_topology(
+        tp_size=world_size,
+        ep_size=1,
+        pp_size=1,
+        device=device,
+        world_rank=rank,
+        disable_custom_all_reduce=on_cpu,
+    )
+    initialize_model_parallel(backend=backend)
+    return get_parallel().tp_group
+
+
+def transports(group: Any, device: str) -> Dict[str, VocabGather]:
+    """Every way in which the packed path can exchange its words here.
+
+    The names are those of the packed path's ``transport``. A transport counts if every
+    rank of the group has it.
+    """
+    # As in VocabParallelDraft.
+    options = dict(local_width=4, dtype=torch.float32, symm_rows=0)
+    plain = make_vocab_gather(group, prefer_nvlink=False, **options)
+    if device == "cpu":
+        return {"gloo": plain}
+    push = make_vocab_gather(group, **options)
+    pushes = group.all_gather_object(isinstance(push, NVLinkVocabGather))
+    return {"nccl": plain, **({"nvlink_push": push} if all(pushes) else {})}
+
+
+def random_shard(rank: int, world_size: int, case: Case, device: str) -> Shard:
+    """The same logits in every run, with one winner: CUDA's argmax has no tie rule."""
+    padded = -(-case.vocab // HEAD_PADDING) * HEAD_PADDING
+    width = padded // world_size
+    start = rank * width
+    generator = torch.Generator().manual_seed(rank)
+    logits = torch.randn(case.rows, width, generator=generator)
+    logits[:, 0] = 16.0 + rank
+    logits = logits.to(device, getattr(torch, case.dtype))
+    return Shard(logits, start, max(0, min(width, case.vocab - start)))
+
+
+def dense_step(group: Any, shard: Shard, vocab: int) -> Step:
+    """Gather, FP32 copy and argmax: the logits processor's and the worker's work.
+
+    On CUDA the gather is SGLang's multimem kernel where it can be, and the argmax its
+    topk=1 kernel; call the step once before a graph is captured.
+    """
+    if shard.logits.device.type == "cpu":
+        return (
+            lambda: group.all_gather(shard.logits, dim=-1)[:, :vocab]
+            .float()
+            .argmax(dim=-1)
+        )
+    from sglang.kernels.ops.speculative.topk1 import draft_topk1_postprocess
+    from sglang.srt.distributed.device_communicators import triton_symm_mem_ag
+
+    rows = shard.logits.shape[0]
+    gather = triton_symm_mem_ag.MultimemAllGatherer(
+        max_tokens=max(rows, 128), skip_entry_sync=True
+    )
+    positions = torch.zeros(rows, dtype=torch.int64, device=shard.logits.device)
+    tokens = torch.zeros((rows, 2), dtype=torch.int64, device=shard.logits.device)
+
+    def step() -> torch.Tensor:
+        logits = gather(shard.logits)[:, :vocab].float()
+        return draft_topk1_postprocess(logits, positions, tokens, 1)[1].flatten()
+
+    return step
+
+
+def packed_step(gather: VocabGather, shard: Shard, vocab: int) -> Step:
+    """Reduce, exchange the words and merge, with what the merge writes besides."""
+    rows, device = shard.logits.shape[0], shard.logits.device
+    positions = torch.zeros(rows, dtype=torch.int64, device=device)
+    tokens = torch.zeros((rows, 2), dtype=torch.int64, device=device)
+    # The CPU's draft loop has no token buffer.
+    written = {} if device.type == "cpu" else dict(draft_tokens=tokens, column=1)
+
+    def step() -> torch.Tensor:
+        words = shard_winner(
+            shard.logits, valid_width=shard.valid_width, vocab_start=shard.start
+        )
+        gathered = gather.gather_stacked(words)
+        return merge_shard_winners(
+            gathered, rows=rows, vocab_size=vocab, positions=positions, **written
+        )[0]
+
+    return step
+
+
+def of_rank_0(values: List[int]) -> List[int]:
+    """The same numbers on every rank: all have to run as many steps."""
+    box = [values]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
