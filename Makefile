@@ -8,15 +8,16 @@ CPU := $(CURDIR)/build/fork:$(CURDIR)/python/cpu_engine:$(CURDIR)/python/collect
 RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 # On a GPU host the real kernel library must not be hidden.
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
+BENCH := benchmark/vocab_parallel_draft
 
-.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-workspace faults \
-	kernel-report lint clean
+.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-sampling \
+	bench-workspace faults kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
-	@echo "make bench | bench-workspace (benchmark/), faults, kernel-report, test-gpu (README.md)"
+	@echo "make bench | bench-sampling | bench-workspace (benchmark/), faults, kernel-report, test-gpu"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -47,11 +48,17 @@ test-gpu: fork
 	@$(PY) -c "import torch; assert torch.cuda.is_available(), 'make test-gpu needs a GPU'"
 	@$(RUN_GPU) -m pytest test/registered -k Cuda $(PYTEST_ARGS)
 
+# What this machine can run; on a GPU host the real kernel library must not be hidden.
+HAS_GPU = $(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())"
 bench: fork
-	@$(RUN) benchmark/vocab_parallel_draft/bench_sampling_layer.py $(BENCH_ARGS)
+	@if $(HAS_GPU); then $(RUN_GPU) $(BENCH)/run_all.py $(BENCH_ARGS); \
+	else $(RUN) $(BENCH)/run_all.py $(BENCH_ARGS); fi
+
+bench-sampling: fork
+	@$(RUN) $(BENCH)/bench_sampling_layer.py $(BENCH_ARGS)
 
 bench-workspace: fork
-	@$(RUN) benchmark/vocab_parallel_draft/bench_workspace.py $(BENCH_ARGS)
+	@$(RUN) $(BENCH)/bench_workspace.py $(BENCH_ARGS)
 
 # Plants known faults in a copy of the fork: each must turn its tests red.
 # FAULTS_ARGS="--group unit" without kernels and servers.

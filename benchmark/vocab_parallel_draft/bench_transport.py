@@ -92,7 +92,7 @@ def device_of(args: argparse.Namespace, local_ranks: int) -> str:
 def versions() -> Dict[str, str]:
     return {
         "sglang": sglang.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
         "torch_threads": str(torch.get_num_threads()),

@@ -56,10 +56,13 @@ FALLBACKS = (
 
 def assert_dense(running: Running, mode: str, reason: str) -> None:
     """One log line with the reason, and the same in `/server_info`."""
-    expected = {"mode": mode, "path": "dense", "reason": reason}
-    assert draft_status(running.url) == expected
+    status = draft_status(running.url)
+    note = status.pop("note", None)
+    assert status == {"mode": mode, "path": "dense", "reason": reason}
+    assert (note is not None) == (reason == "not_measured")
     (line,) = status_lines(running.server.log_text())
-    assert line.endswith(f"mode={mode}, path=dense, reason={reason}")
+    end = f"mode={mode}, path=dense, reason={reason}"
+    assert line.endswith(end if note is None else f"{end}, note={note}")
 
 
 @pytest.mark.parametrize("fallback", FALLBACKS, ids=lambda f: f.reason)

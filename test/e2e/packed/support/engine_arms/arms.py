@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ PACKED_LINE = "Vocab-parallel draft ("
 
 @dataclass(frozen=True)
 class Arm:
-    """A SGLang (the fork, or None for the installed one) with arguments of its own."""
+    """A SGLang (the fork, or None for the installed one) with arguments and environment
+    variables of its own."""
 
     name: str
     fork: Path | None
     args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 # The dense arm does not name the flag: its default is part of what is tested.
@@ -108,6 +110,7 @@ def server_command(
     env = server_env(tp, {"PATH": os.environ["PATH"]}, python_path=python_path)
     env["VPDRAFT_COUNTER_DIR"] = str(folder / "counters")
     env["VPDRAFT_RECORDER_DIR"] = str(folder / "events")
+    env |= arm.env
     return ServerCommand(
         model_path=model or prepare_model(),
         args=[
