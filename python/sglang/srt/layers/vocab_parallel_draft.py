@@ -176,8 +176,9 @@ class VocabParallelDraft:
             vocab_start=self.vocab_start,
             softcap=self.softcap,
         )
+        gathered = self.gather.gather_stacked(words)
         return merge_shard_winners(
-            self.gather.gather_stacked(words),
+            gathered,
             rows=rows,
             vocab_size=self.vocab_size,
             **({} if step is None else step.claim(rows)),
