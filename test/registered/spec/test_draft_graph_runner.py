@@ -143,7 +143,13 @@ class DraftGraphRunnerCases:
 
     def test_lost_ids_stop_the_capture(self):
         """Red when a packed step without ids drafts token 0 instead of failing."""
-        self.model.logits_processor.vocab_parallel_draft = None
+
+        def without_ids(batch):
+            output = self.model(batch.input_ids, batch.positions, batch)
+            output.logits_token_ids = None
+            return SimpleNamespace(logits_output=output)
+
+        self.worker.draft_runner.forward = without_ids
         with self.assertRaisesRegex(RuntimeError, "logits_token_ids"):
             self.runner.capture()
 
