@@ -65,7 +65,8 @@ def merge_words(
     ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
 
     # A NaN value, which no shard sends, loses to everything: it equals nothing.
-    best = torch.where(value.isnan(), _LOWEST, value).amax(dim=0)
+    numbers = value.nan_to_num(_LOWEST, posinf=-_LOWEST, neginf=_LOWEST)
+    best = numbers.amax(dim=0)
     candidates = torch.where(value == best, ids, NO_TOKEN)
     token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
 
