@@ -101,22 +101,29 @@ def merge_variants() -> Iterator[Variant]:
         1,
     )
     for ranks in RANKS:
-        for writes in (False, True):
+        for writes in ((), ("positions",), ("draft_tokens", "positions")):
             yield merge_variant(ranks, writes)
 
 
-def merge_variant(ranks: int, writes: bool) -> Variant:
-    """``writes``: the draft tokens and positions as well."""
+# What a merge may write in place, and its strides of 1, constants of a binary.
+MERGE_WRITES = {
+    "draft_tokens": {"draft_column_stride": 1},
+    "positions": {"position_stride": 1},
+}
+
+
+def merge_variant(ranks: int, writes: tuple[str, ...]) -> Variant:
+    """``writes``: the buffers that the merge updates as well."""
     pointers = {"gathered": "*fp32", "token_ids": "*i64"}
     pointers |= {"logits": "*fp32", "logsumexps": "*fp32"}
-    # Strides of 1 are constants of a Triton binary, and so is a missing tensor.
     constants = {"row_stride": 1, "TP": ranks, "BLOCK": shard_winner_triton.MERGE_ROWS}
-    if writes:
-        pointers |= {"draft_tokens": "*i64", "positions": "*i64"}
-        constants |= {"draft_column_stride": 1, "position_stride": 1}
-    else:
-        constants |= {"draft_tokens": None, "positions": None}
-    label = f"tp={ranks}" + (",writes" if writes else "")
+    for buffer, strides in MERGE_WRITES.items():
+        if buffer in writes:
+            pointers[buffer] = "*i64"
+            constants |= strides
+        else:
+            constants[buffer] = None
+    label = ",".join([f"tp={ranks}", *writes])
     return Variant(
         f"merge_kernel[{label}]",
         shard_winner_kernels.merge_kernel,

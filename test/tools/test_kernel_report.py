@@ -48,6 +48,9 @@ def test_every_launch_has_its_variant(report):
         for count in (1, 2, 4, 8):
             assert f"shard_kernel[{dtype},plain,count={count}]" in names
             assert f"shard_kernel[{dtype},softcap,count={count},unaligned]" in names
+    # A draft loop has a token buffer or not; a draft extend advances nothing either.
+    for written in ("", ",positions", ",draft_tokens,positions"):
+        assert f"merge_kernel[tp=4{written}]" in names
 
 
 def test_a_spill_fails_the_report(report, monkeypatch, tmp_path):
