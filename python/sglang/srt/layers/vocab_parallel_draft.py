@@ -18,11 +18,7 @@ from sglang.kernels.ops.speculative.shard_winner import (
     merge_shard_winners,
     shard_winner,
 )
-from sglang.srt.distributed.device_communicators.vocab_gather import (
-    NVLinkVocabGather,
-    VocabGather,
-    make_vocab_gather,
-)
+from sglang.srt.distributed.device_communicators.vocab_gather import VocabGather
 from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     DenseReason,
@@ -42,6 +38,12 @@ from sglang.srt.layers.vocab_parallel_draft_table import (
     Choice,
     agreed_choice,
     setting_of,
+)
+from sglang.srt.layers.vocab_parallel_draft_transport import (
+    all_push,
+    group_gather,
+    own_push_gather,
+    push_offer,
 )
 from sglang.srt.runtime_context import (
     LoRABatchLayout,
@@ -252,18 +254,14 @@ def _build(
     Whether the head runs, and which transport a rank could use, are facts of the rank:
     the ranks compare both before one of them acts on its own.
     """
-    # The push plane moves 16-byte vectors; its pull buffer would go unused.
-    options = dict(local_width=4, dtype=torch.float32, symm_rows=0)
-    gather = make_vocab_gather(group, **options)
+    push = own_push_gather(group)
     reason = reason or _trial_reason(draft_worker, facts)
-    pushes = isinstance(gather, NVLinkVocabGather)
-    reason, all_push = _agree(reason, pushes, group)
+    reason, pushes = _agree(reason, push_offer(push), group)
     if reason is not None:
         return reason, None, ""
-    if pushes and not all_push:
-        gather = make_vocab_gather(group, prefer_nvlink=False, **options)
+    gather = push if pushes else group_gather(group)
     backend = torch.distributed.get_backend(group.device_group)
-    transport = "nvlink_push" if all_push else backend
+    transport = "nvlink_push" if pushes else backend
     runner = draft_worker.draft_runner
     choice = Choice()
     if facts.mode == "auto":
@@ -293,18 +291,18 @@ def _trial_reason(draft_worker: Any, facts: DraftFacts) -> Optional[DenseReason]
 
 
 def _agree(
-    reason: Optional[DenseReason], pushes: bool, group: Any
+    reason: Optional[DenseReason], offer: int, group: Any
 ) -> Tuple[Optional[DenseReason], bool]:
-    """The ranks' common verdict, and whether all of them can push.
+    """The ranks' common verdict, and whether all of them push (``push_offer``).
 
     Where verdicts differ, all ranks draft densely.
     """
-    answers = group.all_gather_object((reason and reason.value, pushes))
+    answers = group.all_gather_object((reason and reason.value, offer))
     verdicts = [verdict for verdict, _ in answers]
     if len(set(verdicts)) > 1:
         log_info_on_rank0(logger, f"Vocab-parallel draft: verdicts by rank {verdicts}")
         reason = DenseReason.RANK_DISAGREEMENT
-    return reason, all(can_push for _, can_push in answers)
+    return reason, all_push([offer for _, offer in answers])
 
 
 def _status(

@@ -115,7 +115,7 @@ class WholeHead(nn.Module):
         )
 
 
-def _sixteenths(values: torch.Tensor) -> torch.Tensor:
+def sixteenths(values: torch.Tensor) -> torch.Tensor:
     return torch.round(values * 16) / 16
 
 
@@ -126,7 +126,7 @@ class DraftModel(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(5)
         # Sixteenths: a product rounds nowhere, whatever the number of rows.
-        self.weight = _sixteenths(torch.randn(VOCAB, HIDDEN, generator=generator))
+        self.weight = sixteenths(torch.randn(VOCAB, HIDDEN, generator=generator))
         self.embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
         self.shared_experts_config = SharedExpertsConfig()
         config = SimpleNamespace(vocab_size=VOCAB)
@@ -141,7 +141,7 @@ class DraftModel(nn.Module):
         # Raises on an id outside the vocabulary, where a kernel would fault.
         embedded = self.embedding[input_ids]
         states = embedded + positions.unsqueeze(-1) * 0.01 + 0.5 * hidden_states
-        return _sixteenths(torch.tanh(states))
+        return sixteenths(torch.tanh(states))
 
     def forward(self, input_ids, positions, forward_batch, **kwargs):
         states = self.states(
