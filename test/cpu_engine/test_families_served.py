@@ -14,7 +14,7 @@ from statistics import mean
 
 import pytest
 import torch
-from families import FAMILIES, VOCAB, Model
+from scripts.families.models import FAMILIES, VOCAB, Model
 
 from scripts.serving import (
     Completion,

@@ -30,9 +30,9 @@ REVIEWED = {
     "models/mindspore.py:forward": "MindSpore models compute their own logits",
     "speculative/frozen_kv_mtp_worker_v2.py:draft_forward": DENSE_WORKER,
     "speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.py:"
-    "_select_step_logits": DENSE_WORKER,
+    "_select_step_logits": "dense arms; _compute_topk returns before them when packed",
     "speculative/multi_layer_eagle_worker_v2.py:_draft_extend_for_decode": (
-        DENSE_WORKER
+        "seed_topk1 selects the rows of all fields beside the slice, which dense reads"
     ),
 }
 

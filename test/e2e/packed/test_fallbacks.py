@@ -22,7 +22,7 @@ from engine_arms.arms import (
     status_lines,
 )
 from engine_arms.client import ask_all
-from engine_arms.eagle3_model import reference_tokens, write_eagle3
+from engine_arms.eagle3_model import DRAFT_VOCAB, reference_tokens, write_eagle3
 from engine_arms.recording import Recording
 from engine_arms.scenarios import alone, body, prompts
 from scripts.demo.settings import FLAG
@@ -78,18 +78,19 @@ def test_falls_back(dense: Recording, fallback: Fallback, tmp_path: Path) -> Non
     assert [a["output_ids"] for a in answers] == [i[:FEW] for i in dense.ids("alone")]
 
 
-def test_token_map_falls_back(tmp_path: Path) -> None:
-    """Red when EAGLE3 with a reduced draft vocabulary drafts on the packed path, whose
-    ids would not be mapped, or when its answers are not the target's own."""
+def test_a_reduced_draft_vocabulary_is_packed(tmp_path: Path) -> None:
+    """Red when EAGLE3 with a reduced draft vocabulary drafts densely, takes the
+    target's vocabulary for its own, or when its answers are not the target's own."""
     target, draft = write_eagle3(tmp_path / "models")
     speculation = cpu_engine.chain_args(NUM_STEPS, algorithm="EAGLE3")
     speculation += ["--speculative-draft-model-path", str(draft)]
     questions = prompts(2, 16, seed=1)
-    arm = Arm("token_map", cpu_engine.FORK, ON)
+    arm = Arm("eagle3", cpu_engine.FORK, ON)
     with launch(arm, tmp_path, model=target, speculation=speculation) as running:
         bodies = [body(question, {"max_new_tokens": FEW}) for question in questions]
         answers = ask_all(running.url, bodies, concurrency=2)
-        assert_dense(running, "on", "token_map")
+        status = draft_status(running.url)
+    assert (status["path"], status["vocab_size"]) == ("packed", DRAFT_VOCAB)
     torch.set_num_threads(2)
     expected = [reference_tokens(target, question, FEW) for question in questions]
     assert [answer["output_ids"] for answer in answers] == expected

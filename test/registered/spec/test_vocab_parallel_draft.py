@@ -17,8 +17,6 @@ from sglang.srt.layers.logits_processor import (
 )
 from sglang.srt.layers.vocab_parallel_draft import (
     VocabParallelDraft,
-    _agree,
-    _trial_reason,
     draft_token_ids,
 )
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
@@ -27,6 +25,11 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     collect_facts,
     dense_reason,
     valid_width,
+)
+from sglang.srt.layers.vocab_parallel_draft_install import (
+    _agree,
+    _trial_reason,
+    first_reason,
 )
 from sglang.srt.speculative.draft_confidence import selected_probability
 from sglang.test.ci.ci_register import register_cpu_ci
@@ -151,16 +154,25 @@ class TestFacts(CustomTestCase):
             setattr(processor, name, value)
         return processor
 
-    def facts(self, processor=None, head=None, spec=(), parallel=(), **changed):
+    def runner(self, processor=None, head=None, **model):
         model = SimpleNamespace(
             lm_head=head or head_of(1, 2, 128, 64),
             logits_processor=processor or self.processor(),
+            **model,
         )
-        worker = SimpleNamespace(
-            vocab_parallel_draft=None,
-            hot_token_id=changed.get("hot"),
-            draft_runner=SimpleNamespace(model=model, device="cpu"),
+        return SimpleNamespace(model=model, device="cpu")
+
+    def worker(self, *runners, **attributes):
+        return SimpleNamespace(
+            vocab_parallel_draft=None, draft_runners=list(runners), **attributes
         )
+
+    def facts(self, *args, **changed):
+        (facts,) = self.all_facts(*args, **changed)
+        return facts
+
+    def all_facts(self, processor=None, head=None, spec=(), parallel=(), **changed):
+        worker = changed.get("worker", self.worker(self.runner(processor, head)))
         config = dict(
             speculative_vocab_parallel_draft="on",
             speculative_eagle_topk=1,
@@ -180,7 +192,7 @@ class TestFacts(CustomTestCase):
                 lambda: SimpleNamespace(**sizes | dict(parallel)),
             ),
         ):
-            return collect_facts(changed.get("worker", worker), self.GROUP)
+            return collect_facts(worker, changed.get("group", self.GROUP))
 
     def test_an_eligible_worker(self):
         """Red when a fact of an ordinary draft is read wrong."""
@@ -201,7 +213,7 @@ class TestFacts(CustomTestCase):
             DenseReason.LM_HEAD_ALL_TO_ALL: {
                 "parallel": {"enable_tp_lm_head_all_to_all": True}
             },
-            DenseReason.TOKEN_MAP: {"hot": torch.arange(4)},
+            DenseReason.TP1: {"group": SimpleNamespace(world_size=1, rank_in_group=0)},
         }
         for reason, changed in cases.items():
             with self.subTest(reason=reason.value):
@@ -241,7 +253,43 @@ class TestFacts(CustomTestCase):
     def test_a_worker_without_packed_sites(self):
         """Red when a worker is asked for attributes that it does not have."""
         for worker in (None, SimpleNamespace()):
-            self.assertFalse(self.facts(worker=worker).has_packed_sites)
+            reason = dense_reason(self.facts(worker=worker))
+            self.assertIs(reason, DenseReason.UNSUPPORTED_WORKER)
+
+    def test_a_worker_whose_heads_are_whole(self):
+        """Red when frozen-KV MTP, which has no packed sites either, is told that its
+        worker lacks them: its processor gathers nothing."""
+        whole = self.runner(self.processor(do_tensor_parallel_all_gather=False))
+        frozen = SimpleNamespace(draft_runners=[whole], hot_token_id=None)
+        reason = dense_reason(self.facts(worker=frozen))
+        self.assertIs(reason, DenseReason.NO_GATHER)
+        frozen.draft_runners.append(self.runner())
+        reason = dense_reason(self.facts(worker=frozen))
+        self.assertIs(reason, DenseReason.UNSUPPORTED_WORKER)
+
+    def test_token_maps(self):
+        """Red when EAGLE3's own table drafts densely, or any other map does not: the
+        target's head sliced by --speculative-token-map, a table of other length."""
+        table = torch.arange(128) * 3
+        token_map = DenseReason.TOKEN_MAP
+        cases = ((table, table, None), (None, table, token_map))
+        cases += ((table[:100], table[:100], token_map), (None, None, None))
+        for own, applied, reason in cases:
+            worker = self.worker(self.runner(hot_token_id=own), hot_token_id=applied)
+            self.assertIs(dense_reason(self.facts(worker=worker)), reason)
+        worker = self.worker(self.runner(), hot_token_id=table)
+        self.assertIs(dense_reason(self.facts(worker=worker)), token_map)
+
+    def test_a_head_for_every_layer(self):
+        """Red when only the first layer's head is looked at, or a worker without a
+        token map (multi-layer MTP) is asked for one."""
+        runners = [self.runner() for _ in range(3)]
+        facts = self.all_facts(worker=self.worker(*runners))
+        self.assertEqual(facts, (DraftFacts(),) * 3)
+        self.assertIsNone(first_reason(facts))
+        runners[2] = self.runner(head=SimpleNamespace(weight=None))
+        facts = self.all_facts(worker=self.worker(*runners))
+        self.assertIs(first_reason(facts), DenseReason.UNSUPPORTED_HEAD)
 
     def test_a_softcap_of_zero_is_none(self):
         """Red when a cap that the dense path ignores divides by zero."""
@@ -257,9 +305,8 @@ class TestTrialRow(CustomTestCase):
         head.embedding_dim = 8
         processor = SimpleNamespace(_compute_lm_head=compute)
         model = SimpleNamespace(lm_head=head, logits_processor=processor)
-        runner = SimpleNamespace(model=model, dtype=torch.bfloat16)
-        worker = SimpleNamespace(draft_runner=runner)
-        return _trial_reason(worker, DraftFacts())
+        runner = SimpleNamespace(model=model, dtype=torch.bfloat16, device="cpu")
+        return _trial_reason(runner)
 
     def test_shard_columns(self):
         """Red when the trial asks for another width than the shard's."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Optional
+from typing import Any, Dict, Optional, Tuple
+
+import torch
 
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel, get_spec
@@ -65,15 +67,15 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
     scale = facts.logit_scale
     conditions = (
         (facts.pp_size > 1, DenseReason.PIPELINE_PARALLEL),
-        (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
         (facts.dp_lm_head, DenseReason.DP_LM_HEAD),
         (facts.lm_head_all_to_all, DenseReason.LM_HEAD_ALL_TO_ALL),
         (facts.dp_attention, DenseReason.DP_ATTENTION),
         (facts.tp_size == 1, DenseReason.TP1),
+        (not facts.gathers, DenseReason.NO_GATHER),
+        (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
         (facts.topk != 1, DenseReason.TOPK),
         (facts.rejection_sampling, DenseReason.REJECTION_SAMPLING),
         (facts.token_map, DenseReason.TOKEN_MAP),
-        (not facts.gathers, DenseReason.NO_GATHER),
         (facts.added_vocab, DenseReason.ADDED_VOCAB),
         (not facts.supported_head, DenseReason.UNSUPPORTED_HEAD),
         (scale is not None and scale <= 0, DenseReason.NONPOSITIVE_SCALE),
@@ -84,36 +86,46 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
     return next((reason for holds, reason in conditions if holds), None)
 
 
-def collect_facts(draft_worker: Any, group: Any) -> DraftFacts:
-    """Facts of the draft worker of a spec worker (``None`` if it has none).
+def collect_facts(draft_worker: Any, group: Any) -> Tuple[DraftFacts, ...]:
+    """Facts of each draft model of a worker (``None`` if the algorithm has none).
 
-    Must run after the draft has its final head. ``group`` is the head's TP group.
+    A worker without packed sites gives one set. Must run after the draft has its final
+    heads. ``group`` is the heads' TP group.
     """
     spec, parallel = get_spec(), get_parallel()
     common = dict(
         mode=spec.speculative_vocab_parallel_draft,
         pp_size=parallel.pp_size,
+        tp_size=group.world_size,
         topk=spec.speculative_eagle_topk,
         rejection_sampling=spec.speculative_use_rejection_sampling,
         dp_attention=parallel.attn_dp_size > 1,
         dp_lm_head=parallel.enable_dp_lm_head,
         lm_head_all_to_all=parallel.enable_tp_lm_head_all_to_all,
     )
+    runners = getattr(draft_worker, "draft_runners", ())
     if not hasattr(draft_worker, "vocab_parallel_draft"):
-        return DraftFacts(has_packed_sites=False, **common)
-    model = draft_worker.draft_runner.model
+        gathers = not runners or any(_gathers(runner.model) for runner in runners)
+        return (DraftFacts(has_packed_sites=False, gathers=gathers, **common),)
+    hot_ids = getattr(draft_worker, "hot_token_id", None)
+    return tuple(_head_facts(runner, hot_ids, group, common) for runner in runners)
+
+
+def _head_facts(
+    runner: Any, hot_ids: Optional[torch.Tensor], group: Any, common: Dict[str, Any]
+) -> DraftFacts:
+    model = runner.model
     head = getattr(model, "lm_head", None)
     processor = getattr(model, "logits_processor", None)
     scale = getattr(processor, "logit_scale", None)
     return DraftFacts(
-        tp_size=group.world_size,
-        token_map=draft_worker.hot_token_id is not None,
+        token_map=_has_foreign_map(model, processor, hot_ids),
         supported_head=_is_supported(processor, head, group),
         added_vocab=_has_added_vocab(head),
-        gathers=getattr(processor, "do_tensor_parallel_all_gather", False),
+        gathers=_gathers(model),
         logit_scale=None if scale is None else float(scale),
         softcap=getattr(processor, "final_logit_softcapping", None),
-        device=draft_worker.draft_runner.device,
+        device=runner.device,
         **common,
     )
 
@@ -123,6 +135,27 @@ def valid_width(head: Any, vocab_size: int) -> int:
     shard = head.shard_indices
     end = min(shard.org_vocab_end_index, vocab_size)
     return max(0, end - shard.org_vocab_start_index)
+
+
+def _gathers(model: Any) -> bool:
+    processor = getattr(model, "logits_processor", None)
+    return getattr(processor, "do_tensor_parallel_all_gather", False)
+
+
+def _has_foreign_map(
+    model: Any, processor: Any, hot_ids: Optional[torch.Tensor]
+) -> bool:
+    """Whether draft ids are mapped by anything but the draft model's own table.
+
+    EAGLE3 checkpoints carry a table (``d2t``), one entry a token of the draft's
+    vocabulary, which the worker applies to merged ids. ``--speculative-token-map``
+    selects rows of the target's head instead, by global ids also where the head is
+    sharded.
+    """
+    if hot_ids is None:
+        return False
+    own = getattr(model, "hot_token_id", None)
+    return own is None or hot_ids.shape[0] != processor.vocab_size
 
 
 def _has_added_vocab(head: Any) -> bool:

@@ -19,7 +19,9 @@ from torch import nn
 from sglang.kernels.ops.communication import nvlink_comm
 from sglang.srt.distributed.parallel_state import init_model_parallel_group
 from sglang.srt.layers.logits_processor import LogitsProcessor
-from sglang.srt.layers.vocab_parallel_draft import install_vocab_parallel_draft
+from sglang.srt.layers.vocab_parallel_draft_install import (
+    install_vocab_parallel_draft,
+)
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.test.kits.graph_replay_kit import HIDDEN, VOCAB, sixteenths
 from sglang.test.kits.shard_winner_kit import (

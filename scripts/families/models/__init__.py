@@ -42,13 +42,13 @@ class Family:
 FAMILIES = {
     "eagle": Family(llama.target, llama.eagle, "EAGLE"),
     "eagle-tree": Family(llama.target, llama.eagle, "EAGLE", 4, 8, "topk"),
-    "eagle3": Family(llama.target, llama.eagle3, "EAGLE3", reason="token_map"),
+    "eagle3": Family(llama.target, llama.eagle3, "EAGLE3"),
     "eagle3-tree": Family(llama.target, llama.eagle3, "EAGLE3", 4, 8, "topk"),
     "standalone": Family(llama.target, llama.standalone, "STANDALONE"),
     "standalone-tree": Family(
         llama.target, llama.standalone, "STANDALONE", 4, 8, "topk"
     ),
     "deepseek": Family(deepseek.build, None, "NEXTN"),
-    "mimo-v2": Family(mimo_v2.build, None, "EAGLE", reason="unsupported_worker"),
+    "mimo-v2": Family(mimo_v2.build, None, "EAGLE"),
     "qwen3.5": Family(qwen3_5.build, None, "NEXTN"),
 }

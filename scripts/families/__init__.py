@@ -1,0 +1,1 @@
+"""Compares drafting with and without the vocabulary gather, family by family."""

@@ -1,0 +1,330 @@
+"""Draft workers of other families: EAGLE3's token map, and one head for every layer."""
+
+import unittest
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import torch
+
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative import (
+    multi_layer_eagle_draft_extend_cuda_graph_runner as multi_layer_graphs,
+)
+from sglang.srt.speculative import multi_layer_eagle_worker_v2 as multi_layer
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.test.ci.ci_register import register_cpu_ci
+from sglang.test.test_utils import CustomTestCase
+
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
+
+VOCAB, DRAFT_VOCAB, HIDDEN, ROWS, STEPS = 301, 96, 4, 3, 4
+
+
+class OneRank:
+    """A gather over a group of one; more ranks are tested elsewhere."""
+
+    def gather_stacked(self, words):
+        return words
+
+
+def packed_draft(vocab_size: int) -> VocabParallelDraft:
+    shard = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=vocab_size)
+    processor = SimpleNamespace(vocab_size=vocab_size, final_logit_softcapping=None)
+    head = SimpleNamespace(shard_indices=shard)
+    return VocabParallelDraft(processor, head, OneRank(), "gloo")
+
+
+def packed_output(packed: VocabParallelDraft, logits, step=None):
+    """What the logits processor returns for a head that gives ``logits``."""
+    processor = SimpleNamespace(logit_scale=None, _compute_lm_head=lambda *_: logits)
+    return packed.logits_output(processor, None, packed.head, step=step)
+
+
+class TokenMapCases:
+    """EAGLE3's draft loop with a draft vocabulary of its own."""
+
+    writes_columns = False
+
+    def setUp(self):
+        # On CUDA a chain without a map is written column by column into one buffer.
+        self.enterContext(
+            patch.object(eagle_worker_v2, "_is_cuda", self.writes_columns)
+        )
+        self.probed, self.fed = [], []
+        self.enterContext(
+            patch.object(
+                eagle_worker_v2,
+                "maybe_detect_oob",
+                lambda ids, low, high, _: self.probed.append((ids.clone(), low, high)),
+            )
+        )
+        spec = SimpleNamespace(speculative_use_rejection_sampling=False)
+        self.enterContext(patch.object(eagle_worker_v2, "get_spec", lambda: spec))
+        generator = torch.Generator().manual_seed(3)
+        # Not a multiple of anything: no draft id is its own target id.
+        self.hot_ids = torch.arange(DRAFT_VOCAB) * 3 + 11
+        self.logits = torch.randn(VOCAB, DRAFT_VOCAB, generator=generator)
+        self.packed = packed_draft(DRAFT_VOCAB)
+
+    def forward(self, batch):
+        """Logits of the next draft token depend on the token that was fed."""
+        self.fed.append(batch.input_ids.flatten().clone())
+        logits = self.logits[self.fed[-1]]
+        step = getattr(batch, "vocab_parallel_draft_step", None)
+        return SimpleNamespace(logits_output=packed_output(self.packed, logits, step))
+
+    def worker(self):
+        worker = eagle_worker_v2.EagleDraftWorker.__new__(
+            eagle_worker_v2.EagleDraftWorker
+        )
+        model_config = SimpleNamespace(
+            hf_config=SimpleNamespace(architectures=["Draft"]), model_is_mrope=False
+        )
+        worker.draft_runner = SimpleNamespace(
+            forward=self.forward, canary_manager=None, model_config=model_config
+        )
+        worker.draft_attn_backend = SimpleNamespace(attn_backends=[None] * STEPS)
+        worker.topk, worker.hot_token_id = 1, self.hot_ids
+        worker.speculative_num_steps = STEPS
+        worker.index_share_for_mtp_iteration = False
+        worker.seed_dsa_topk_from_draft_extend = False
+        constants = torch.zeros(ROWS, STEPS, dtype=torch.int64)
+        worker._topk1_parents_prealloc = constants
+        worker._topk1_score_indices_prealloc = constants
+        worker.vocab_parallel_draft = self.packed
+        return worker
+
+    def test_draft_ids_are_mapped_once_after_the_merge(self):
+        """Red when a draft id is fed, verified or mapped as a target id: mapped twice,
+        not at all, or before the probe, or probed against another vocabulary."""
+        seed = torch.tensor([[5], [0], [95]])
+        batch = SimpleNamespace(
+            forward_mode=ForwardMode.DECODE,
+            batch_size=ROWS,
+            out_cache_loc=torch.arange(ROWS * STEPS),
+            positions=torch.tensor([7, 9, 20]),
+            spec_info=EagleDraftInput(
+                topk_p=torch.ones(ROWS, 1),
+                topk_index=seed,
+                hidden_states=torch.zeros(ROWS, HIDDEN),
+            ),
+            sampling_info=SimpleNamespace(is_all_greedy=True),
+            moe_num_token_non_padded=None,
+        )
+        expected = [self.hot_ids[seed.flatten()]]
+        drafted = []
+        for _ in range(STEPS - 1):
+            drafted.append(self.logits[expected[-1]].argmax(-1))
+            expected.append(self.hot_ids[drafted[-1]])
+        _, _, draft_tokens, _ = self.worker().draft_forward(batch)
+        self.assertEqual(draft_tokens.tolist(), torch.stack(expected, dim=1).tolist())
+        self.assertEqual(
+            [ids.tolist() for ids in self.fed], [ids.tolist() for ids in expected[:-1]]
+        )
+        self.assertEqual(
+            [(ids.flatten().tolist(), low, high) for ids, low, high in self.probed],
+            [(ids.tolist(), 0, DRAFT_VOCAB) for ids in drafted],
+        )
+        self.assertEqual(batch.positions.tolist(), [10, 12, 23])
+
+
+class TestTokenMap(TokenMapCases, CustomTestCase):
+    """The loop as it runs on a CPU."""
+
+
+class TestTokenMapOnCuda(TokenMapCases, CustomTestCase):
+    """The loop as it runs on CUDA."""
+
+    writes_columns = True
+
+
+def random_logits(rows: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, VOCAB, generator=generator) * 3
+
+
+def output_of(packed, logits: torch.Tensor) -> LogitsProcessorOutput:
+    """The output of the path that ``packed`` stands for (``None``: dense)."""
+    if packed is None:
+        return LogitsProcessorOutput(next_token_logits=logits.clone())
+    return packed_output(packed, logits)
+
+
+class BothPathsCase(CustomTestCase):
+    def assert_same_topk(self, dense, packed):
+        """Probability within the contract's tolerance, ids equal."""
+        self.assertEqual(packed[1].tolist(), dense[1].tolist())
+        torch.testing.assert_close(packed[0], dense[0], atol=2e-5, rtol=0)
+        self.assertLess(packed[0].max().item(), 1.0)
+
+
+class TestMultiLayerGraphRunner(BothPathsCase):
+    """The hook for the selection inside a captured draft extend."""
+
+    def topk(self, packed, pruned):
+        runner_class = multi_layer_graphs.MultiLayerEagleDraftExtendCudaGraphRunner
+        runner = runner_class.__new__(runner_class)
+        runner.prune_draft_extend_logits, runner.topk = pruned, 1
+        runner.eagle_worker = SimpleNamespace(vocab_parallel_draft=packed)
+        # One more than the batch: a graph's buffers are as wide as its largest size.
+        runner.buffers = SimpleNamespace(select_index=torch.tensor([6, 1, 4, 0]))
+        output = output_of(packed, random_logits(ROWS if pruned else 8, seed=1))
+        runner._compute_topk(output, ROWS)
+        return output.topk_p, output.topk_index
+
+    def test_both_paths_agree(self):
+        """Red when the hook selects other rows than the dense one, or hands on another
+        probability than the softmax's."""
+        for pruned in (True, False):
+            with self.subTest(pruned=pruned):
+                dense = self.topk(None, pruned)
+                packed = self.topk(packed_draft(VOCAB), pruned)
+                self.assertEqual(packed[1].shape, (ROWS, 1))
+                self.assert_same_topk(dense, packed)
+
+    def test_lost_ids_stop_the_capture(self):
+        """Red when a packed step without ids drafts token 0 instead of failing."""
+        packed = packed_draft(VOCAB)
+        lost = LogitsProcessorOutput(next_token_logits=torch.zeros(ROWS, 1))
+        with (
+            patch(f"{__name__}.output_of", lambda *_: lost),
+            self.assertRaisesRegex(RuntimeError, "logits_token_ids"),
+        ):
+            self.topk(packed, True)
+
+
+class TestMultiLayerWorker(BothPathsCase):
+    """The two eager loops over the layers, each layer with a head of its own."""
+
+    LAYERS = 3
+
+    def setUp(self):
+        self.rotated = []
+        for name in ("maybe_detect_nan", "maybe_detect_inf", "maybe_detect_oob"):
+            self.enterContext(patch.object(multi_layer, name, self.probe(name)))
+        self.enterContext(
+            patch.object(
+                multi_layer,
+                "rotate_input_ids",
+                lambda *args: self.rotated.append(args[3].flatten().tolist()),
+            )
+        )
+        self.enterContext(patch.object(multi_layer, "replace", lambda batch: batch))
+        self.probes = []
+
+    def probe(self, name):
+        return lambda value, *_: self.probes.append((name, value))
+
+    def worker(self, packed, rows):
+        def runner(layer):
+            output = output_of(packed, random_logits(rows, seed=layer))
+            return SimpleNamespace(
+                forward=lambda _: SimpleNamespace(logits_output=output),
+                req_to_token_pool=None,
+                token_to_kv_pool=None,
+                attn_backend=SimpleNamespace(init_forward_metadata=lambda _: None),
+                model_config=SimpleNamespace(
+                    hf_config=SimpleNamespace(architectures=["Draft"])
+                ),
+            )
+
+        worker = multi_layer.MultiLayerEagleDraftWorker.__new__(
+            multi_layer.MultiLayerEagleDraftWorker
+        )
+        worker.draft_runner_list = [runner(layer) for layer in range(self.LAYERS)]
+        worker.draft_runner = worker.draft_runner_list[0]
+        worker.speculative_num_steps = self.LAYERS
+        worker.speculative_num_draft_tokens = self.LAYERS + 1
+        worker.topk, worker.use_rejection_sampling = 1, False
+        worker.speculative_algorithm = SimpleNamespace(is_standalone=lambda: False)
+        worker.chain_mtp_hidden_states = False
+        worker.draft_extend_num_front_tokens = 0
+        worker.device, worker.plan_stream = "cpu", None
+        worker.plan_stream_ctx = unittest.mock.MagicMock()
+        worker.cuda_graph_runner_for_draft_extend = None
+        worker.model_config = SimpleNamespace(vocab_size=VOCAB)
+        worker.vocab_parallel_draft = packed
+        return worker
+
+    def batch(self, **fields):
+        mode = SimpleNamespace(
+            is_idle=lambda: False,
+            is_extend=lambda **_: True,
+            is_decode=lambda: False,
+        )
+        return SimpleNamespace(
+            forward_mode=mode,
+            seq_lens=torch.tensor([9, 12, 30]),
+            extend_seq_lens=torch.full((ROWS,), self.LAYERS + 1),
+            extend_start_loc=None,
+            input_ids=None,
+            spec_info=SimpleNamespace(),
+            **fields,
+        )
+
+    def after_prefill(self, packed):
+        self.rotated, self.probes = [], []
+        batch = self.batch()
+        with patch.object(
+            multi_layer,
+            "ForwardBatch",
+            SimpleNamespace(init_new=lambda *args, **kwargs: batch),
+        ):
+            draft_input = self.worker(packed, ROWS)._draft_extend_for_prefill(
+                batch, torch.zeros(ROWS, HIDDEN), torch.tensor([1, 2, 3])
+            )
+        return draft_input.topk_p, draft_input.topk_index
+
+    def after_verify(self, packed, pruned):
+        self.rotated = []
+        result = SimpleNamespace(
+            logits_output=SimpleNamespace(hidden_states=None),
+            next_token_ids=torch.arange(ROWS * (self.LAYERS + 1)),
+            accept_lens=torch.tensor([2, 4, 1]),
+            next_draft_input=SimpleNamespace(),
+            can_run_cuda_graph=False,
+        )
+        batch = self.batch()
+        prepare = unittest.mock.Mock(return_value=batch)
+        with (
+            patch.object(multi_layer, "prepare_for_draft_extend", prepare),
+            patch.object(multi_layer, "require_gathered_buffer", lambda: not pruned),
+        ):
+            rows = ROWS if pruned else ROWS * (self.LAYERS + 1)
+            self.worker(packed, rows)._draft_extend_for_decode(batch, result)
+        return result.next_draft_input.topk_p, result.next_draft_input.topk_index
+
+    def test_prefill_seeds_agree(self):
+        """Red when a layer's seed is another token, or not its exact probability, or
+        another token is fed to the next layer."""
+        dense = self.after_prefill(None)
+        rotated = self.rotated
+        packed = self.after_prefill(packed_draft(VOCAB))
+        self.assertEqual(packed[0].shape, (ROWS, self.LAYERS))
+        self.assert_same_topk(dense, packed)
+        self.assertEqual(self.rotated, rotated)
+
+    def test_prefill_probes_see_the_log_sum_exp(self):
+        """Red when a NaN that did not win passes the probes of a packed step."""
+        self.after_prefill(packed_draft(VOCAB))
+        for probe in ("maybe_detect_nan", "maybe_detect_inf"):
+            shapes = [tuple(v.shape) for name, v in self.probes if name == probe]
+            self.assertEqual(shapes, [(ROWS, 1), (ROWS,)] * self.LAYERS)
+
+    def test_selections_after_verify_agree(self):
+        """Red when the accepted rows of the logits and of the ids come apart."""
+        for pruned in (True, False):
+            with self.subTest(pruned=pruned):
+                dense = self.after_verify(None, pruned)
+                rotated = self.rotated
+                packed = self.after_verify(packed_draft(VOCAB), pruned)
+                self.assertEqual(packed[0].shape, (ROWS, self.LAYERS))
+                self.assert_same_topk(dense, packed)
+                self.assertEqual(self.rotated, rotated)
+
+
+if __name__ == "__main__":
+    unittest.main()
