@@ -10,11 +10,12 @@ RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 BENCH := benchmark/vocab_parallel_draft
 
-.PHONY: help env fork diff check lock wheel demo test test-gpu bench bench-sampling \
+.PHONY: help env fork diff check lock wheel demo ab test test-gpu bench bench-sampling \
 	bench-workspace faults kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
+	@echo "make ab      dense against packed on this machine, a report (docs/operators.md)"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-workspace (benchmark/), faults, kernel-report, test-gpu"
@@ -39,6 +40,11 @@ wheel: env
 
 demo: fork
 	@$(RUN) -m scripts.demo
+
+# make ab PROFILE=cpu-small AB_ARGS="--pairs 3": dense against packed on this machine.
+PROFILE ?= cpu-small
+ab: fork
+	@$(PY) -m scripts.ab $(PROFILE) $(AB_ARGS)
 
 test: fork check
 	@$(RUN) -m pytest $(PYTEST_ARGS)

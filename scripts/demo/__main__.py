@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from scripts.demo.charts import draw_charts
-from scripts.demo.hardware import describe
-from scripts.demo.inputs import check_inputs, prepare_model, prompts_for, read_config
+from scripts.demo.inputs import check_inputs, prompts_for
 from scripts.demo.measure import run_arm
 from scripts.demo.report import build_report
 from scripts.demo.settings import ARMS, ROOT, Settings
 from scripts.demo.table import render
 from scripts.serving import ServerError, interruptible
 from scripts.serving.client import RequestFailed
+from scripts.serving.hardware import describe
+from scripts.serving.models import read_config
+from scripts.small_model.prepare import prepare_model
 from scripts.small_model.spec import DTYPES, ModelSpec
 
 EXIT_CHECKS_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 1, 2, 130

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,7 @@ from scripts.serving import (
     free_port,
 )
 from scripts.serving.client import get_json
-
-Say = Callable[[str], None]
-_TICK_S = 15.0
+from scripts.serving.status import Say, Ticker, find_draft_path
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def run_arm(
     try:
         server.start()
         with PssSampler(server.pid) as memory:
-            server.wait_ready(_Ticker(label, say))
+            server.wait_ready(Ticker(label, say))
             say(f"{label} ready after {server.start_s:.0f} s; warming up")
             _warm_up(server, settings, prompts)
             phases = _run_phases(server, settings, prompts, counter_dir, say)
@@ -121,31 +119,6 @@ def run_arm(
         draft_path=find_draft_path(info),
         phases=phases,
     )
-
-
-def find_draft_path(info: Any) -> Any:
-    """What `/server_info` says about the draft path, wherever the scheduler's state
-    sits in it; None when it says nothing."""
-    if isinstance(info, dict):
-        if "vocab_parallel_draft" in info:
-            return info["vocab_parallel_draft"]
-        info = list(info.values())
-    if isinstance(info, list):
-        found = (find_draft_path(item) for item in info)
-        return next((item for item in found if item is not None), None)
-    return None
-
-
-class _Ticker:
-    """Says every few seconds that the server is still starting."""
-
-    def __init__(self, label: str, say: Say) -> None:
-        self._label, self._say, self._next = label, say, _TICK_S
-
-    def __call__(self, elapsed_s: float) -> None:
-        if elapsed_s >= self._next:
-            self._say(f"{self._label} still starting, {elapsed_s:.0f} s")
-            self._next += _TICK_S
 
 
 def _warm_up(

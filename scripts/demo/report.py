@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from scripts.demo.compare import (
-    Spread,
     compare_accept_lengths,
     compare_outputs,
     mean_accept_length,
@@ -16,6 +15,7 @@ from scripts.demo.compare import (
 )
 from scripts.demo.measure import ArmRun, Phase
 from scripts.demo.settings import ROOT, Settings
+from scripts.serving.spread import Spread
 
 DEFINITIONS = {
     "output_tok_per_s": "median over server starts and rounds of output tokens of all "

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.serving import cpu_engine
+from scripts.serving.arms import ARMS, FLAG, flag_args
 
-ARMS = ("dense", "packed")
-FLAG = "--speculative-vocab-parallel-draft"
-FLAG_VALUE = {"dense": "off", "packed": "on"}
+__all__ = ["ARMS", "FLAG", "ROOT", "Settings"]
+
 ROOT = cpu_engine.ROOT
 
 
@@ -65,4 +65,4 @@ class Settings:
             max_total_tokens=max(4096, 2 * most * length),
         )
         chain = cpu_engine.chain_args(self.num_steps)
-        return [*engine, *chain, FLAG, FLAG_VALUE[arm]]
+        return [*engine, *chain, *flag_args(arm)]

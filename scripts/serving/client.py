@@ -61,14 +61,18 @@ def get_json(url: str, timeout_s: float = 30.0) -> Any:
 
 def complete(
     url: str,
-    input_ids: Sequence[int],
+    prompt: Sequence[int] | str,
     max_new_tokens: int,
     timeout_s: float = 300.0,
     **sampling: Any,
 ) -> Completion:
-    """Greedy completion of exactly `max_new_tokens` tokens; RequestFailed if not."""
+    """Greedy completion of exactly `max_new_tokens` tokens; RequestFailed if not.
+
+    `prompt` is text or token ids.
+    """
+    text = isinstance(prompt, str)
     body = {
-        "input_ids": list(input_ids),
+        ("text" if text else "input_ids"): prompt if text else list(prompt),
         "sampling_params": {
             "temperature": 0,
             "max_new_tokens": max_new_tokens,
@@ -96,7 +100,7 @@ def complete(
 
 def complete_all(
     url: str,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int] | str],
     max_new_tokens: int,
     concurrency: int,
     timeout_s: float = 300.0,
@@ -104,10 +108,10 @@ def complete_all(
     """Completions in the order of the prompts, `concurrency` requests in flight.
     A failed request is recorded, not raised."""
 
-    def one(input_ids: Sequence[int]) -> Completion:
+    def one(prompt: Sequence[int] | str) -> Completion:
         start = time.perf_counter()
         try:
-            return complete(url, input_ids, max_new_tokens, timeout_s)
+            return complete(url, prompt, max_new_tokens, timeout_s)
         except RequestFailed as failure:
             latency_s = time.perf_counter() - start
             return Completion([], None, None, None, latency_s, error=str(failure))

@@ -6,13 +6,17 @@ What the engine itself needs is said once, in `python/cpu_engine`.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-
-from cpu_engine_env import server_env
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = Path(os.environ.get("VPDRAFT_FORK") or ROOT / "build" / "fork")
 CPU_ENGINE = ROOT / "python" / "cpu_engine"
+# Last, so that it hides no kernel library of the host.
+sys.path.append(str(CPU_ENGINE))
+
+from cpu_engine_env import server_env  # noqa: E402
+
 COLLECTIVE_COUNTER = ROOT / "python" / "collective_counter"
 
 

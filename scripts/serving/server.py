@@ -30,9 +30,10 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True)
 class ServerCommand:
-    """What to launch. `python_path` takes the place of the inherited `PYTHONPATH`."""
+    """What to launch. `model_path` is a folder, or a repository id as text, which SGLang
+    resolves. `python_path` takes the place of the inherited `PYTHONPATH`."""
 
-    model_path: Path
+    model_path: Path | str
     args: Sequence[str]
     port: int
     log_path: Path
@@ -98,9 +99,9 @@ class Server:
         return self._session.pid
 
     def start(self) -> None:
-        """Launch it; ValueError for a missing model path or a port in use."""
+        """Launch it; ValueError for a missing model folder or a port in use."""
         path = self.command.model_path
-        if not (path / "config.json").is_file():
+        if isinstance(path, Path) and not (path / "config.json").is_file():
             raise ValueError(
                 f"--model-path {path}: no config.json there; give a model folder or "
                 f"leave the option out to have one made"

@@ -10,13 +10,16 @@ import pytest
 from collective_counter import DraftFigures
 
 from scripts.demo.charts import draw_charts
-from scripts.demo.compare import Spread, compare_outputs, speedup
-from scripts.demo.inputs import check_tp, prompts_for
-from scripts.demo.measure import ArmRun, Phase, find_draft_path
+from scripts.demo.compare import compare_outputs, speedup
+from scripts.demo.inputs import prompts_for
+from scripts.demo.measure import ArmRun, Phase
 from scripts.demo.report import build_report
 from scripts.demo.settings import FLAG, Settings
 from scripts.demo.table import render
 from scripts.serving import Completion
+from scripts.serving.models import check_tp
+from scripts.serving.spread import Spread
+from scripts.serving.status import find_draft_path
 
 TOKENS = 6
 BYTES = {"dense": 4000, "packed": 48}

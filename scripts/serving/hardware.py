@@ -1,4 +1,4 @@
-"""What the demo ran on."""
+"""What a measurement ran on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 
 import psutil
 
+from scripts.serving.gpu import describe_gpus
+
 
 def describe() -> dict[str, object]:
-    """CPU model, usable cores, memory, operating system."""
+    """CPU model, usable cores, memory, operating system, and GPUs where there are any."""
+    gpus = describe_gpus()
     return {
+        **({"gpus": gpus} if gpus else {}),
         "cpu": cpu_model(),
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
