@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+from scripts.ab.attached import parse_attach
 from scripts.ab.clients import CLIENTS, ClientError
+from scripts.ab.plan import sides_of
 from scripts.ab.profile import Profile, load_profile, profile_names
 from scripts.ab.report import write_report
 from scripts.ab.runner import Options, run
@@ -56,6 +58,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     served.add_argument(
         "--installed", action="store_true", help="serve the installed wheel instead"
     )
+    add(
+        "--attach",
+        action="append",
+        default=[],
+        metavar="SIDE=URL",
+        help="do not start a server, use this one; twice",
+    )
     add("--null", action="store_true", help="dense on both sides: shows the noise")
     add("--fresh", action="store_true", help="drop the runs of an earlier call")
     add("--stop-after", type=int, metavar="N", help="server starts; run again to go on")
@@ -102,6 +111,7 @@ def main(argv: list[str] | None = None) -> int:
             fresh=args.fresh,
             stop_after=args.stop_after,
             aiperf=args.aiperf,
+            attach=parse_attach(args.attach, sides_of(args.null)),
         )
         if not args.report_only:
             with interruptible():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.ab.attached import AttachedCommand, AttachedServer
+from scripts.ab.plan import Start
 from scripts.ab.profile import Profile
-from scripts.serving import MemorySampler, ServerCommand, cpu_engine
+from scripts.serving import MemorySampler, Server, ServerCommand, cpu_engine
 from scripts.serving.arms import flag_args
 from scripts.serving.gpu import used_memory_reader
 from scripts.serving.memory import session_pss_bytes
@@ -40,16 +42,21 @@ _TEXTS = (
 class Launch:
     """How the servers of a profile are started; the arm is the only difference.
 
-    `fork` is the tree that is served, None for an installed wheel of the fork.
+    `fork` is the tree that is served, None for an installed wheel of the fork. `attach`
+    has the URL of each side when others run the servers.
     """
 
     profile: Profile
     model: Path | str
     fork: Path | None
     port: int | None
+    attach: dict[str, str] = field(default_factory=dict)
 
     @property
-    def memory_kind(self) -> str:
+    def memory_kind(self) -> str | None:
+        """What memory figures are; None where none are taken."""
+        if self.attach:
+            return None
         return MEMORY_KIND["gpu" if self.profile.engine == "gpu" else "cpu"]
 
     def server_args(self, arm: str) -> list[str]:
@@ -85,26 +92,37 @@ class Launch:
         # An inherited path could put stand-ins in front of the host's kernels.
         return {"PYTHONPATH": ""} | self.profile.env
 
-    def command(self, arm: str, port: int, log_path: Path) -> ServerCommand:
-        """The server of an arm."""
-        return ServerCommand(
-            model_path=self.model,
-            args=self.server_args(arm),
-            port=port,
-            log_path=log_path,
-            env=self.environment(),
-            python_path=self.python_path(),
-        )
+    def server(self, start: Start, port: int, log_path: Path) -> Server:
+        """The server of a start, not started yet."""
+        common = {
+            "port": port,
+            "log_path": log_path,
+            "env": self.environment(),
+            "python_path": self.python_path(),
+        }
+        timeout_s = self.profile.ready_timeout_s
+        if self.attach:
+            url = self.attach[start.side]
+            command = AttachedCommand(model_path=url, args=[], **common)
+            return AttachedServer(command, timeout_s)
+        args = self.server_args(start.arm)
+        command = ServerCommand(model_path=self.model, args=args, **common)
+        return Server(command, timeout_s)
 
-    def memory_sampler(self, leader: int) -> MemorySampler:
-        """Samples what the profile's engine keeps its model in."""
+    def memory_sampler(self, server: Server) -> MemorySampler | None:
+        """Samples what the profile's engine keeps its model in; None for a server that
+        is not ours, whose processes may be anywhere."""
+        if self.attach:
+            return None
+        leader = server.pid
         if self.profile.engine == "gpu":
             return MemorySampler(used_memory_reader(), GPU_INTERVAL_S)
         return MemorySampler(lambda: session_pss_bytes(leader), CPU_INTERVAL_S)
 
     def idle_memory(self) -> Callable[[], int] | None:
         """What is in use before the server starts; None where only it is counted."""
-        return used_memory_reader() if self.profile.engine == "gpu" else None
+        here = self.profile.engine == "gpu" and not self.attach
+        return used_memory_reader() if here else None
 
     def check_prompts(self) -> Sequence[Sequence[int] | str]:
         """The fixed greedy prompts whose answers both sides have to share."""
@@ -118,15 +136,21 @@ class Launch:
         return numbered[: profile.check_prompts]
 
 
-def prepare(profile: Profile, fork: Path | None, port: int | None, say: Say) -> Launch:
+def prepare(
+    profile: Profile,
+    fork: Path | None,
+    port: int | None,
+    attach: dict[str, str],
+    say: Say,
+) -> Launch:
     """Everything that a server needs. ValueError for what would fail later."""
     if fork is not None:
         check_fork(fork)
     if port is not None:
         check_port_free(port)
-    if profile.engine == "gpu":
+    if profile.engine == "gpu" and not attach:
         used_memory_reader()
-    return Launch(profile, _model(profile, say), fork, port)
+    return Launch(profile, _model(profile, say), fork, port, attach)
 
 
 def _model(profile: Profile, say: Say) -> Path | str:

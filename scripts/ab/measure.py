@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,28 +47,38 @@ def measure_start(bench: Bench, start: Start, label: str) -> None:
     folder = bench.records.folder(start)
     port = bench.launch.port or free_port()
     log_path = folder / f"server-{number}.log"
-    server = Server(
-        bench.launch.command(start.arm, port, log_path),
-        bench.launch.profile.ready_timeout_s,
-    )
+    server = bench.launch.server(start, port, log_path)
     with _attempt(bench, start, number, server) as attempt:
         bench.say(f"{label} starting the server, log in {log_path}")
         idle = bench.launch.idle_memory()
         attempt["memory_before_mib"] = idle() / (1 << 20) if idle else 0.0
         server.start()
-        with bench.launch.memory_sampler(server.pid) as memory:
-            try:
-                server.wait_ready(Ticker(label, bench.say))
-                _ready(bench, attempt, server, memory)
-                bench.say(f"{label} ready after {server.start_s:.0f} s; warming up")
-                _warm_up(bench, start, server)
-                _check(bench, start, server)
-                for point in bench.records.missing(start, bench.points):
-                    _run_point(bench, start, point, server, number)
-                memory.sample()
-                _finish(attempt, server)
-            finally:
-                attempt["memory_peak_mib"] = memory.peak_mib
+        with _memory(bench.launch.memory_sampler(server), attempt) as sample:
+            server.wait_ready(Ticker(label, bench.say))
+            attempt["memory_ready_mib"] = sample()
+            _ready(bench, attempt, server)
+            bench.say(f"{label} ready after {server.start_s:.0f} s; warming up")
+            _warm_up(bench, start, server)
+            _check(bench, start, server)
+            for point in bench.records.missing(start, bench.points):
+                _run_point(bench, start, point, server, number)
+            sample()
+            _finish(attempt, server)
+
+
+@contextlib.contextmanager
+def _memory(
+    sampler: MemorySampler | None, attempt: dict[str, Any]
+) -> Iterator[Callable[[], float | None]]:
+    """Yields a function that takes a sample, in MiB; the peak goes into the record."""
+    if sampler is None:
+        yield lambda: None
+        return
+    with sampler:
+        try:
+            yield sampler.sample
+        finally:
+            attempt["memory_peak_mib"] = sampler.peak_mib
 
 
 @contextlib.contextmanager
@@ -108,11 +118,8 @@ def _attempt(
             bench.records.write(start, name, record)
 
 
-def _ready(
-    bench: Bench, attempt: dict[str, Any], server: Server, memory: MemorySampler
-) -> None:
+def _ready(bench: Bench, attempt: dict[str, Any], server: Server) -> None:
     attempt["ready_s"] = server.start_s
-    attempt["memory_ready_mib"] = memory.sample()
     info = get_json(f"{server.url}/server_info")
     attempt["sglang_version"] = info.get("version")
     attempt["draft_path"] = find_draft_path(info)

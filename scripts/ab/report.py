@@ -50,7 +50,7 @@ def build_report(out: Path) -> dict[str, Any]:
         "null": plan["null"],
         "rule": RULE,
         "definitions": DEFINITIONS,
-        "not_measured": not_measured(summary, settings),
+        "not_measured": not_measured(summary, settings, attached=bool(plan["attach"])),
         "settings": settings,
         "served": plan["served"],
         "commits": _distinct(contexts, "commit"),

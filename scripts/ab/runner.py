@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Options:
     null: bool = False
     fresh: bool = False
     stop_after: int | None = None
+    attach: dict[str, str] = field(default_factory=dict)
     aiperf: str = "aiperf"
 
 
@@ -37,6 +38,7 @@ def plan_of(profile: Profile, options: Options) -> dict[str, Any]:
         "profile": profile.to_dict(),
         "null": options.null,
         "served": served(options.fork),
+        "attach": options.attach,
     }
 
 
@@ -45,7 +47,7 @@ def run(profile: Profile, options: Options, say: Say) -> Records:
     ClientError for what fails; everything finished stays on disk."""
     clients = _clients(profile, options)
     versions = {name: client.version() for name, client in clients.items()}
-    launch = prepare(profile, options.fork, options.port, say)
+    launch = prepare(profile, options.fork, options.port, options.attach, say)
     records = Records(options.out)
     kept = records.open(plan_of(profile, options), options.fresh)
     starts = make_starts(profile.pairs, sides_of(options.null))

@@ -148,7 +148,7 @@ def _side(records: Records, starts: Sequence[Start], side: str) -> dict[str, Any
     """What the servers of one side said and needed."""
     mine = [start for start in starts if start.side == side]
     attempts = [a for start in mine for a in records.attempts(start)]
-    ready = [a for a in attempts if "memory_ready_mib" in a]
+    ready = [a for a in attempts if "ready_s" in a]
 
     def figure(name: str, base: str | None = None) -> dict[str, Any] | None:
         values = [

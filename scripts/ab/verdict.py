@@ -71,7 +71,9 @@ def _finding(summary: dict[str, Any], client: str, ratio: dict[str, Any]) -> str
     )
 
 
-def not_measured(summary: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+def not_measured(
+    summary: dict[str, Any], settings: dict[str, Any], attached: bool
+) -> list[str]:
     """What a reader must not take from the report."""
     notes = []
     if settings["dataset"] is None:
@@ -89,6 +91,12 @@ def not_measured(summary: dict[str, Any], settings: dict[str, Any]) -> list[str]
         )
     elif settings["engine"] == "cpu":
         notes.append("No GPU was measured.")
+    if attached:
+        notes.append(
+            "Memory. And the servers were not started for each pair, so that the interval "
+            "leaves out what differs from start to start, and each side had its own devices: "
+            "swap them and measure again before you trust a small difference."
+        )
     highest = max(settings["concurrency"])
     notes.append(
         f"More than {highest} requests in flight, and open-loop arrival rates."

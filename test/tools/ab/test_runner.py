@@ -277,3 +277,28 @@ def test_a_free_port_is_used(kit: Kit) -> None:
     assert kit.run("--pairs", "1", "--stop-after", "1", "--port", str(port)) == 0
     path = kit.out / "raw" / "00-dense" / "attempt-0.json"
     assert str(port) in json.loads(path.read_text())["command"]
+
+
+def test_attached_servers(kit: Kit, capsys) -> None:
+    """Red when servers of someone else are started, stopped, or their sides swapped."""
+    servers, attach = [], []
+    for side, mode in (("dense", "off"), ("packed", "on")):
+        port = free_port()
+        script = STAND_IN / "sglang" / "launch_server.py"
+        flag = ["--speculative-vocab-parallel-draft", mode]
+        command = [sys.executable, str(script), "--port", str(port), *flag]
+        servers.append(subprocess.Popen(command))
+        attach += ["--attach", f"{side}=http://127.0.0.1:{port}/"]
+    try:
+        assert kit.run(*attach) == 0
+        assert all(server.poll() is None for server in servers)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    report = kit.report()
+    assert "packed gives" in report["verdict"]
+    assert report["by_side"]["dense"]["memory_peak_mib"] is None
+    assert any(note.startswith("Memory.") for note in report["not_measured"])
+    assert "no URL for packed" in one_error(kit, capsys, *attach[:2])
+    assert "SIDE=URL" in one_error(kit, capsys, "--attach", "sparse=http://x")
