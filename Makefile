@@ -11,14 +11,15 @@ RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 BENCH := benchmark/vocab_parallel_draft
 
 .PHONY: help env fork diff check lock wheel demo ab test test-gpu bench bench-sampling \
-	bench-workspace faults kernel-report lint clean
+	bench-server bench-workspace faults kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make ab      dense against packed on this machine, a report (docs/operators.md)"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
-	@echo "make bench | bench-sampling | bench-workspace (benchmark/), faults, kernel-report, test-gpu"
+	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
+	@echo "make faults | kernel-report | test-gpu (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -53,6 +54,9 @@ test: fork check
 test-gpu: fork
 	@$(PY) -c "import torch; assert torch.cuda.is_available(), 'make test-gpu needs a GPU'"
 	@$(RUN_GPU) -m pytest test/registered -k Cuda $(PYTEST_ARGS)
+
+bench-server: fork
+	@$(PY) benchmark/vocab_parallel_draft/bench_server.py $(BENCH_ARGS)
 
 # What this machine can run; on a GPU host the real kernel library must not be hidden.
 HAS_GPU = $(PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())"

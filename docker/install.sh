@@ -11,7 +11,8 @@ trap 'rm -rf "$wheels"' EXIT
 
 "$python" docker/installed.py base
 "$python" scripts/fork wheel --out "$wheels" ${WHEEL:+--wheel "$WHEEL"}
+# The base image may mark its Python as managed by the system.
+export PIP_BREAK_SYSTEM_PACKAGES=1
 # Dependencies are those of the base: the fork changes none.
 "$python" -m pip install --quiet --no-deps --no-index --force-reinstall "$wheels"/*.whl
 "$python" docker/installed.py fork
-rm -rf build
