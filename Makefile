@@ -82,5 +82,10 @@ kernel-report: env
 lint: env
 	@PATH="$(VENV)/bin:$$PATH" pre-commit run --all-files
 
+# The commits of the pull request on the SGLang tree TREE, and its description.
+pr: env
+	@test -n "$(TREE)" || { echo "make pr TREE=folder: a checkout of SGLang" >&2; exit 2; }
+	@$(PY) scripts/prepare_pr --tree "$(TREE)" $(PR_ARGS)
+
 clean:
 	rm -rf build dist

@@ -1,0 +1,1 @@
+"""Makes the pull request: SGLang's tree with our commits on it, and its description."""
