@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
     command("apply", apply, "change a checkout in place", tree="must")
     command("diff", diff, "write the upstream diff", out="build/upstream.diff")
     command("lock", lock, "accept how anchors and neighbours look now")
-    command("wheel", wheel, "build the fork's wheel", out="dist")
+    text = "build the fork's wheels, one a supported Python of this machine"
+    command("wheel", wheel, text, out="dist")
     return top
 
 
@@ -128,4 +129,8 @@ def wheel(project: Project, options: argparse.Namespace) -> str:
     from fork.wheel import build_wheel
 
     out = options.out or project.root / "dist"
-    return str(build_wheel(project, out, options.wheel))
+    pins = Pins.load(project)
+    names = [] if options.wheel else pins.wheel_names() or [pins.wheel_name()]
+    wheels = [find_wheel(project, pins, name=name) for name in names]
+    wheels += [options.wheel] if options.wheel else []
+    return "\n".join(str(build_wheel(project, out, one)) for one in wheels)

@@ -35,14 +35,22 @@ class Pins:
     def wheel_name(self, python: str | None = None, machine: str | None = None) -> str:
         """File name of the pinned wheel for an interpreter tag and a machine."""
         python = python or f"cp{sys.version_info.major}{sys.version_info.minor}"
-        machine = machine or platform.machine().replace("arm64", "aarch64")
-        for name in self.sha256:
-            if f"-{python}-" in name and name.endswith(f"_{machine}.whl"):
+        for name in self.wheel_names(machine):
+            if f"-{python}-" in name:
                 return name
         raise ForkError(
-            f"no wheel is pinned for {python} on {machine}; pinned are:\n  "
-            + "\n  ".join(sorted(self.sha256))
+            f"no wheel is pinned for {python} on {machine or this_machine()}; pinned "
+            "are:\n  " + "\n  ".join(sorted(self.sha256))
         )
+
+    def wheel_names(self, machine: str | None = None) -> list[str]:
+        """File names of the pinned wheels for a machine, one a supported Python."""
+        machine = machine or this_machine()
+        return sorted(x for x in self.sha256 if x.endswith(f"_{machine}.whl"))
+
+
+def this_machine() -> str:
+    return platform.machine().replace("arm64", "aarch64")
 
 
 def sha256_of(path: Path) -> str:
@@ -67,14 +75,17 @@ def checked(wheel: Path, pins: Pins) -> Path:
     return wheel
 
 
-def find_wheel(project: Project, pins: Pins, wheel: Path | None = None) -> Path:
-    """The given wheel, or this interpreter's from `build/wheels`, fetched if absent."""
+def find_wheel(
+    project: Project, pins: Pins, wheel: Path | None = None, name: str = ""
+) -> Path:
+    """The given wheel, or the one called `name` (default: this interpreter's) from
+    `build/wheels`, fetched if absent."""
     if wheel is not None:
         return checked(wheel, pins)
     folder = project.build / "wheels"
-    wanted = folder / pins.wheel_name()
+    wanted = folder / (name or pins.wheel_name())
     if not wanted.exists():
-        fetch(folder, pins)
+        fetch(folder, pins.name, pins.version, wanted.name)
     if not wanted.exists():
         raise ForkError(
             f"pip brought another wheel than {wanted.name} into {folder}; "
@@ -83,14 +94,21 @@ def find_wheel(project: Project, pins: Pins, wheel: Path | None = None) -> Path:
     return checked(wanted, pins)
 
 
-def fetch(folder: Path, pins: Pins) -> None:
+def fetch(folder: Path, name: str, version: str, like: str) -> None:
+    """Download a release's wheel with the tags of the file name `like`.
+
+    The file need not get this very name: a later release may name another platform.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    requirement = f"{pins.name}=={pins.version}"
-    print(f"fetching {requirement} into {folder}", flush=True)
+    requirement = f"{name}=={version}"
+    python, abi, system = like.removesuffix(".whl").split("-")[2:5]
+    print(f"fetching {requirement} for {python} into {folder}", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), requirement]
+    command += ["--python-version", python.removeprefix("cp"), "--abi", abi]
+    command += [flag for tag in system.split(".") for flag in ("--platform", tag)]
     if subprocess.run(command).returncode:
         raise ForkError(
-            f"pip could not download {requirement}; download {pins.wheel_name()} "
-            "elsewhere and give it with --wheel PATH"
+            f"pip could not download {requirement} for {python} and {system}; download "
+            "it elsewhere and give it with --wheel PATH"
         )

@@ -62,6 +62,8 @@ def merged(
         entries[f"{PACKAGE}/{file}"] = change.after
     for file, data in plan.new_files.items():
         entries[f"{PACKAGE}/{file}"] = data
+    if (name := f"{PACKAGE}/_version.py") in entries:
+        entries[name] = version_file(archive.read(name), pins)
     entries[f"{new}/METADATA"] = metadata(archive.read(f"{old}/METADATA"), pins)
     entries[f"{new}/licenses/NOTICE"] = notice(project, plan)
     if f"{new}/licenses/LICENSE" not in entries:
@@ -77,6 +79,24 @@ def metadata(data: bytes, pins: Pins) -> bytes:
     if count != 1:
         raise ForkError(f"the wheel's METADATA has no Version: {pins.version}")
     return changed
+
+
+def version_file(data: bytes, pins: Pins) -> bytes:
+    """The release's generated `_version.py` with the local version: the server and
+    `sglang version` then say which package answers."""
+    numbers = pins.version.split(".")
+    if not all(number.isdigit() for number in numbers):
+        raise ForkError(f"version {pins.version}: only numbers and dots are expected")
+    tuple_of = ", ".join(numbers)
+    local = f"{pins.label}.{pins.number}"
+    for old, new in (
+        (f"'{pins.version}'", f"'{pins.local_version}'"),
+        (f"({tuple_of})", f"({tuple_of}, '{local}')"),
+    ):
+        if data.count(old.encode()) != 1:
+            raise ForkError(f"the wheel's _version.py does not say {old} once")
+        data = data.replace(old.encode(), new.encode())
+    return data
 
 
 def notice(project: Project, plan: Plan) -> bytes:

@@ -49,6 +49,75 @@ def test_contents_and_metadata(shop):
     assert {name.split("/")[0] for name in read} == {"sglang", INFO}
 
 
+def test_the_package_says_which_fork_it_is(shop):
+    """Red when the server reports stock SGLang, or the version is kept twice."""
+    text = "a: str\n\na = b = '1.2.3'\nc = d = (1, 2, 3)\n"
+    shop.upstream({"m.py": "x = 1\n", "n.py": "x = 1\n", "_version.py": text})
+    with zipfile.ZipFile(build(shop)) as archive:
+        changed = archive.read("sglang/_version.py").decode()
+    names = {}
+    exec(changed, names)
+    assert names["a"] == names["b"] == VERSION
+    assert names["c"] == (1, 2, 3, "vpdraft.7")
+    shop.upstream({"m.py": "x = 1\n", "n.py": "x = 1\n", "_version.py": text[8:] * 2})
+    code, output = shop.run("wheel", "--out", shop.root / "dist")
+    assert code == 1 and "_version.py does not say '1.2.3' once" in output
+
+
+def test_every_supported_python_gets_a_wheel(shop):
+    """Red when `make wheel` leaves a pinned Python out, or takes another machine's."""
+    tag = f"cp3{sys.version_info.minor}"
+    other = shop.wheel.name.replace(tag, "cp399")
+    foreign = shop.wheel.name.replace(".whl", "x.whl")
+    (shop.wheel.parent / other).write_bytes(shop.wheel.read_bytes())
+    digest = hashlib.sha256(shop.wheel.read_bytes()).hexdigest()
+    pins = shop.root / "scripts/fork/pins.toml"
+    more = "".join(f'"{name}" = "{digest}"\n' for name in (other, foreign))
+    pins.write_text(pins.read_text() + more)
+    code, output = shop.run("wheel", "--out", shop.root / "dist")
+    assert code == 0, output
+    built = sorted(path.name for path in (shop.root / "dist").iterdir())
+    assert [name.split("-")[2] for name in built] == [tag, "cp399"]
+    assert len(output.split()) == 2
+
+
+def site_files(site):
+    return {
+        path.relative_to(site).as_posix(): path.read_bytes()
+        for path in site.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_over_a_stock_installation_and_away_again(shop, tmp_path):
+    """Red when the fork leaves a file behind, or changes one that it does not own."""
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    (site,) = home.glob("lib/*/site-packages")
+
+    def pip(*arguments):
+        command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python")]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+        if "No module named pip" in done.stderr:
+            pytest.skip("this Python has no pip")
+        assert done.returncode == 0, done.stderr
+
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    (site / "other.py").write_text("not = 'ours'\n")
+    empty = site_files(site)
+    pip(*install, str(shop.wheel))
+    stock = site_files(site)
+    pip(*install, "--force-reinstall", str(build(shop)))
+    fork = site_files(site)
+    assert fork["sglang/m.py"] == b"x = 1\ny = 2\n" and "sglang/deep/new.py" in fork
+    assert not [name for name in fork if "sglang-1.2.3.dist-info" in name]
+    pip(*install, "--force-reinstall", str(shop.wheel))
+    assert site_files(site) == stock
+    pip(*install, "--force-reinstall", str(build(shop)))
+    pip("uninstall", "--quiet", "--yes", "sglang")
+    assert site_files(site) == empty
+
+
 def test_record_names_every_file_with_its_hash(shop):
     """Red when pip's check of an installed file would fail."""
     with zipfile.ZipFile(build(shop)) as archive:
