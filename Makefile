@@ -87,5 +87,15 @@ pr: env
 	@test -n "$(TREE)" || { echo "make pr TREE=folder: a checkout of SGLang" >&2; exit 2; }
 	@$(PY) scripts/prepare_pr --tree "$(TREE)" $(PR_ARGS)
 
+# On which releases of SGLang the edits land; build/compat.json.
+compat: env
+	@$(PY) scripts/fork compat $(COMPAT_ARGS)
+
+# Moves the pin; shows what moved near each anchor and asks. No `env`: the environment
+# holds the old release until the pin has moved.
+bump:
+	@test -n "$(VERSION)" || { echo "make bump VERSION=number" >&2; exit 2; }
+	@$(PYTHON) scripts/fork bump --version "$(VERSION)" $(BUMP_ARGS)
+
 clean:
 	rm -rf build dist

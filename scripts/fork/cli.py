@@ -36,10 +36,10 @@ def parser() -> argparse.ArgumentParser:
         one.set_defaults(run=run)
         if out:
             one.add_argument("--out", type=Path, help=f"default: {out}")
-        if tree:
+        if tree in ("may", "must"):
             text = "checkout with python/sglang, folder with sglang, or the package"
             one.add_argument("--tree", type=Path, required=tree == "must", help=text)
-        if tree != "must":
+        if tree in ("", "may"):
             one.add_argument("--wheel", type=Path, help="default: from build/wheels")
         if name == "apply":
             one.add_argument(
@@ -54,6 +54,16 @@ def parser() -> argparse.ArgumentParser:
     command("lock", lock, "accept how anchors and neighbours look now")
     text = "build the fork's wheels, one a supported Python of this machine"
     command("wheel", wheel, text, out="dist")
+    text = "on which releases the edits land"
+    command("compat", compat, text, out="build/compat.json", tree="no")
+    text = "a release to look at; repeatable (default: those around the pin)"
+    commands.choices["compat"].add_argument(
+        "--version", action="append", default=[], dest="versions", help=text
+    )
+    command("bump", bump, "move the pin to another release", tree="no")
+    add = commands.choices["bump"].add_argument
+    add("--version", required=True)
+    add("--accept", action="store_true", help="do not ask; for one who has read it")
     return top
 
 
@@ -134,3 +144,19 @@ def wheel(project: Project, options: argparse.Namespace) -> str:
     wheels = [find_wheel(project, pins, name=name) for name in names]
     wheels += [options.wheel] if options.wheel else []
     return "\n".join(str(build_wheel(project, out, one)) for one in wheels)
+
+
+def compat(project: Project, options: argparse.Namespace) -> str:
+    from fork.compat import compat as look
+
+    return look(project, options.out or project.build / "compat.json", options.versions)
+
+
+def bump(project: Project, options: argparse.Namespace) -> str:
+    from fork.bump import bump as move
+
+    def accept(review: str) -> bool:
+        print(review, flush=True)
+        return options.accept or input("Accept these places? [y/N] ").strip() == "y"
+
+    return move(project, options.version, accept)

@@ -30,7 +30,8 @@ class Plan:
     """Changed and new files by package path, the lock they give, all problems.
 
     `moved` are those problems that a person may settle by rewriting the lock,
-    `unlocked` the edits that the lock does not know yet.
+    `unlocked` the edits that the lock does not know yet. `refused` has the reasons of
+    each edit that cannot be applied, by the edit's place.
     """
 
     changes: dict[str, Change] = field(default_factory=dict)
@@ -39,6 +40,13 @@ class Plan:
     problems: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
+
+    def refuse(self, edits: list[Edit], reasons: list[str]) -> None:
+        """Note reasons that stop these edits."""
+        self.problems += reasons
+        for edit in edits:
+            self.refused.setdefault(edit.place, []).extend(reasons)
 
     def require(self) -> Plan:
         """This plan, or a ForkError with every problem."""
@@ -84,16 +92,15 @@ def plan_file(
 ) -> None:
     file = edits[0].file
     if not path.is_file():
-        plan.problems.append(f"{edits[0].source}: sglang/{file} does not exist")
+        plan.refuse(edits, [f"{edits[0].source}: sglang/{file} does not exist"])
         return
     before = path.read_bytes()
     old_sites = reference_sites(reference, edits)
     found: list[Splice] = []
-    problems = []
     try:
         source, tree = Source(before), ast.parse(before)
     except (ForkError, SyntaxError) as error:
-        plan.problems.append(f"{edits[0].source}: sglang/{file}: {error}")
+        plan.refuse(edits, [f"{edits[0].source}: sglang/{file}: {error}"])
         return
     for edit in edits:
         try:
@@ -105,16 +112,15 @@ def plan_file(
                 old = old_sites.get(edit.name)
                 changes = moved(edit, site, locked[edit.name], old)
                 plan.moved += changes
-                problems += changes
+                plan.refuse([edit], changes)
             found += splice.splices(source, site, edit)
         except ForkError as error:
-            problems.append(str(error))
-    if not problems:
+            plan.refuse([edit], [str(error)])
+    if not any(edit.place in plan.refused for edit in edits):
         try:
             plan.changes[file] = changed(before, found, edits)
         except ForkError as error:
-            problems.append(str(error))
-    plan.problems += problems
+            plan.refuse(edits, [str(error)])
 
 
 def changed(before: bytes, found: list[Splice], edits: list[Edit]) -> Change:

@@ -11,7 +11,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from fork.pins import Pins, find_wheel
+from fork.pins import Pins, fetch, find_wheel
 from fork.project import ForkError, Project
 
 PACKAGE = "sglang"
@@ -26,6 +26,34 @@ def pristine_package(
     if not folder.exists():
         extract(wheel, folder)
     return wheel, folder / PACKAGE
+
+
+def release_package(project: Project, pins: Pins, version: str) -> Path:
+    """The extracted package of any release, fetched if absent; its hash is not pinned.
+
+    Raises ForkError when the index does not serve this release for this interpreter.
+    """
+    if version == pins.version:
+        return pristine_package(project, pins)[1]
+    folder = project.build / "releases" / version
+    if not folder.exists():
+        extract(release_wheel(project, pins, version, pins.wheel_name()), folder)
+    return folder / PACKAGE
+
+
+def release_wheel(project: Project, pins: Pins, version: str, like: str) -> Path:
+    """The wheel of any release with the Python and the machine of the name `like`."""
+    folder = project.build / "wheels"
+    python, machine = like.split("-")[2], like.rpartition("_")[2]
+    if machine.startswith("64"):  # x86_64 has an underscore of its own
+        machine = f"x86_{machine}"
+    pattern = f"{pins.name}-{version}-{python}-*{machine}"
+    if not list(folder.glob(pattern)):
+        fetch(folder, pins.name, version, like)
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise ForkError(f"pip brought no wheel {pattern} into {folder}")
+    return found[0]
 
 
 def cached_package(project: Project, pins: Pins) -> Path | None:

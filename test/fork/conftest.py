@@ -19,13 +19,12 @@ from fork.pristine import record_hash  # noqa: E402
 from fork.project import Project  # noqa: E402
 
 VERSION = "1.2.3"
-INFO = f"sglang-{VERSION}.dist-info"
 
 
-def wheel_name() -> str:
+def wheel_name(version: str = VERSION) -> str:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     machine = platform.machine().replace("arm64", "aarch64")
-    return f"sglang-{VERSION}-{tag}-{tag}-linux_{machine}.whl"
+    return f"sglang-{version}-{tag}-{tag}-linux_{machine}.whl"
 
 
 class Workshop:
@@ -45,28 +44,32 @@ class Workshop:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
-    def upstream(self, files: dict[str, str]) -> Path:
-        """Make the wheel of a release with these package files, and pin it."""
+    def upstream(self, files: dict[str, str], version: str = VERSION) -> Path:
+        """Make the wheel of a release with these package files; VERSION is pinned."""
+        info = f"sglang-{version}.dist-info"
         contents = {f"sglang/{n}": t.encode() for n, t in files.items()}
         contents.setdefault("sglang/__init__.py", b"")
-        contents[f"{INFO}/METADATA"] = (
-            f"Metadata-Version: 2.4\nName: sglang\nVersion: {VERSION}\n"
+        contents[f"{info}/METADATA"] = (
+            f"Metadata-Version: 2.4\nName: sglang\nVersion: {version}\n"
             "License-File: LICENSE\n\nA text.\n"
         ).encode()
         tag = wheel_name().removesuffix(".whl").split("-", 2)[2]
-        contents[f"{INFO}/WHEEL"] = (
+        contents[f"{info}/WHEEL"] = (
             f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
         ).encode()
-        contents[f"{INFO}/licenses/LICENSE"] = b"Upstream's licence.\n"
+        contents[f"{info}/licenses/LICENSE"] = b"Upstream's licence.\n"
         record = "".join(
             f"{name},{record_hash(data)},{len(data)}\n"
             for name, data in contents.items()
         )
-        contents[f"{INFO}/RECORD"] = f"{record}{INFO}/RECORD,,\n".encode()
-        path = self.wheel = self.write(f"build/wheels/{wheel_name()}", b"")
+        contents[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+        path = self.write(f"build/wheels/{wheel_name(version)}", b"")
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in contents.items():
                 archive.writestr(name, data)
+        if version != VERSION:
+            return path
+        self.wheel = path
         self.pin(hashlib.sha256(path.read_bytes()).hexdigest())
         return path
 
