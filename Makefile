@@ -82,6 +82,7 @@ kernel-report: env
 lint: env
 	@PATH="$(VENV)/bin:$$PATH" pre-commit run --all-files
 
+.PHONY: pr compat bump
 # The commits of the pull request on the SGLang tree TREE, and its description.
 pr: env
 	@test -n "$(TREE)" || { echo "make pr TREE=folder: a checkout of SGLang" >&2; exit 2; }
