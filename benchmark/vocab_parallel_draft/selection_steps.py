@@ -100,11 +100,12 @@ def dense_step(group: Any, shard: Shard, vocab: int) -> Step:
     topk=1 kernel; call the step once before a graph is captured.
     """
     if shard.logits.device.type == "cpu":
-        return (
-            lambda: group.all_gather(shard.logits, dim=-1)[:, :vocab]
-            .float()
-            .argmax(dim=-1)
-        )
+
+        def gathered_argmax():
+            gathered = group.all_gather(shard.logits, dim=-1)[:, :vocab]
+            return gathered.float().argmax(dim=-1)
+
+        return gathered_argmax
     from sglang.kernels.ops.speculative.topk1 import draft_topk1_postprocess
     from sglang.srt.distributed.device_communicators import triton_symm_mem_ag
 
