@@ -11,9 +11,10 @@ from fork.project import ForkError, Project
 from fork.repeats import our_files
 
 PYTHON = f"python/{PACKAGE}"
-# Copied as they are, at the same path; results of one machine stay here.
+# Copied as they are, at the same path. What stays here: results of one machine, and what
+# drives scripts or writes pages of this repository.
 COPIED = ("test/registered/", "benchmark/")
-STAYS = ("results-", "records/")
+STAYS = ("results-", "records/", "bench_server.py", "roofline.py")
 
 
 @dataclass(frozen=True)

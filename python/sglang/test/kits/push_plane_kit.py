@@ -3,8 +3,8 @@
 Rules that it keeps, as the kernel and its host checks have them: a word of all zero bits
 means "not there yet", so that a sender turns it into 0x80000000; rows of a multiple of
 16 bytes; at most one slot a rank; two epochs in turn, polled and then cleared by the
-reader. It lies in memory that the ranks' processes share. What it does not prove is
-listed in ``docs/transport.md``.
+reader. It lies in memory that the ranks' processes share. It proves the logic around the
+plane, not the kernel, its memory ordering or its capture: those need GPUs.
 """
 
 import time

@@ -29,7 +29,7 @@ MAX_SPLITS = 128
 """Chunks of a row: the lanes of the kernel that combines them."""
 
 # 132 SMs with 4 programs each: what the registers of the longest variant leave room
-# for on an H100 or H200. Not measured yet; scripts/gpu_check.py shows what it gives.
+# for on an H100 or H200. Not measured yet.
 TARGET_PROGRAMS = 528
 
 PROGRAM_ROWS = 1
