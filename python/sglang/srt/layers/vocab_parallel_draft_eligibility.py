@@ -24,6 +24,10 @@ class DenseReason(str, Enum):
     TP1 = "tp1"
     TOPK = "topk"
     REJECTION_SAMPLING = "rejection_sampling"
+    SAMPLED_DRAFT = "sampled_draft"
+    CANDIDATE_SEARCH = "candidate_search"
+    WHOLE_VOCABULARY = "whole_vocabulary"
+    MEGAKERNEL = "megakernel"
     TOKEN_MAP = "token_map"
     DP_ATTENTION = "dp_attention"
     DP_LM_HEAD = "dp_lm_head"
@@ -50,6 +54,10 @@ class DraftFacts:
     tp_size: int = 2
     topk: int = 1
     rejection_sampling: bool = False
+    sampled_draft: bool = False
+    candidate_search: bool = False
+    whole_vocabulary: bool = False
+    megakernel: bool = False
     token_map: bool = False
     dp_attention: bool = False
     dp_lm_head: bool = False
@@ -75,6 +83,10 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
         (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
         (facts.topk != 1, DenseReason.TOPK),
         (facts.rejection_sampling, DenseReason.REJECTION_SAMPLING),
+        (facts.sampled_draft, DenseReason.SAMPLED_DRAFT),
+        (facts.candidate_search, DenseReason.CANDIDATE_SEARCH),
+        (facts.whole_vocabulary, DenseReason.WHOLE_VOCABULARY),
+        (facts.megakernel, DenseReason.MEGAKERNEL),
         (facts.token_map, DenseReason.TOKEN_MAP),
         (facts.added_vocab, DenseReason.ADDED_VOCAB),
         (not facts.supported_head, DenseReason.UNSUPPORTED_HEAD),
@@ -127,6 +139,22 @@ def _head_facts(
         softcap=getattr(processor, "final_logit_softcapping", None),
         device=runner.device,
         **common,
+    )
+
+
+def block_facts() -> DraftFacts:
+    """Facts of the configuration for a draft that picks a block's tokens itself.
+
+    Block drafters are told a tree width and rejection sampling like any other, and read
+    neither.
+    """
+    parallel = get_parallel()
+    return DraftFacts(
+        mode=get_spec().speculative_vocab_parallel_draft,
+        pp_size=parallel.pp_size,
+        dp_attention=parallel.attn_dp_size > 1,
+        dp_lm_head=parallel.enable_dp_lm_head,
+        lm_head_all_to_all=parallel.enable_tp_lm_head_all_to_all,
     )
 
 

@@ -45,6 +45,27 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
     heads and before CUDA graphs are captured. The decision is also left in
     ``spec_worker.vocab_parallel_draft_status``.
     """
+    if hasattr(type(spec_worker), "vocab_parallel_block"):
+        from sglang.srt.speculative import vocab_parallel_block_install
+
+        reason, packed = vocab_parallel_block_install.decide_block_draft(
+            spec_worker, _agree
+        )
+        note = ""
+    else:
+        reason, packed, note = _decide(spec_worker)
+    mode = get_spec().speculative_vocab_parallel_draft
+    status = _status(mode, reason, packed, note)
+    spec_worker.vocab_parallel_draft_status = status
+    if get_parallel().pp_rank == 0:
+        _log_status(status)
+
+
+def _decide(
+    spec_worker: Any,
+) -> Tuple[Optional[DenseReason], Optional[VocabParallelDraft], str]:
+    """The verdict for drafts that pick their tokens from a logits processor, what the
+    worker was given, and a note."""
     draft_worker = getattr(spec_worker, "draft_worker", None)
     layout = getattr(draft_worker, "parallel_layout", None)
     with draft_tp_context(layout) if layout else contextlib.nullcontext():
@@ -59,16 +80,14 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
         if first.tp_size > 1 and first.has_packed_sites and first.pp_size == 1:
             runners = draft_worker.draft_runners
             reason, packed, note = _build(runners, first, reason, group)
-    if packed:
-        reserve_ones(first.device)
-        for runner, draft in zip(draft_worker.draft_runners, packed, strict=True):
-            runner.model.logits_processor.vocab_parallel_draft = draft
-        # What the worker's arms ask is the same for all of them.
-        draft_worker.vocab_parallel_draft = packed[0]
-    status = _status(first.mode, reason, packed, note)
-    spec_worker.vocab_parallel_draft_status = status
-    if parallel.pp_rank == 0:
-        _log_status(status)
+    if not packed:
+        return reason, None, note
+    reserve_ones(first.device)
+    for runner, draft in zip(draft_worker.draft_runners, packed, strict=True):
+        runner.model.logits_processor.vocab_parallel_draft = draft
+    # What the worker's arms ask is the same for all of them.
+    draft_worker.vocab_parallel_draft = packed[0]
+    return reason, packed[0], note
 
 
 def first_reason(facts: Sequence[DraftFacts]) -> Optional[DenseReason]:
@@ -145,19 +164,15 @@ def _agree(
 
 
 def _status(
-    mode: str,
-    reason: Optional[DenseReason],
-    packed: Sequence[VocabParallelDraft],
-    note: str = "",
+    mode: str, reason: Optional[DenseReason], packed: Optional[Any], note: str
 ) -> Dict[str, Any]:
     status: Dict[str, Any] = {"mode": mode, "path": "packed" if packed else "dense"}
     if reason is not None:
         status["reason"] = reason.value
-    if packed:
-        draft = packed[0]
-        status.update(transport=draft.transport, vocab_size=draft.vocab_size)
-        if draft.packed_rows is not None:
-            status["packed_rows"] = str(draft.packed_rows)
+    if packed is not None:
+        status.update(transport=packed.transport, vocab_size=packed.vocab_size)
+        if (rows := getattr(packed, "packed_rows", None)) is not None:
+            status["packed_rows"] = str(rows)
     if note:
         status["note"] = note
     return status
