@@ -8,7 +8,7 @@ from unittest.mock import patch
 import torch
 
 from sglang.srt.configs.draft_parallel import DraftParallelLayout
-from sglang.srt.layers import vocab_parallel_draft
+from sglang.srt.layers import vocab_parallel_draft_install
 from sglang.srt.models.dspark import VanillaMarkov
 from sglang.srt.speculative import vocab_parallel_block_install as block_install
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
@@ -47,7 +47,7 @@ def _install(
         tp_group=None, attn_tp_size=world_size
     )
     with configured(group, algorithm, configuration):
-        vocab_parallel_draft.install_vocab_parallel_draft(spec_worker)
+        vocab_parallel_draft_install.install_vocab_parallel_draft(spec_worker)
     markov_head = getattr(spec_worker.__dict__.get("draft_model"), "markov_head", None)
     places = spec_worker.__dict__.get("vocab_parallel_draft"), getattr(
         markov_head, "vocab_parallel_draft", None
@@ -80,9 +80,13 @@ def configured(group: Any, algorithm: str, changed: Dict[str, Any]) -> ExitStack
         (parallel if name in parallel else spec)[name] = value
     parallel, spec = SimpleNamespace(**parallel), SimpleNamespace(**spec)
     stack = ExitStack()
-    for module in (_ELIGIBILITY, vocab_parallel_draft.__name__, block_install.__name__):
+    for module in (
+        _ELIGIBILITY,
+        vocab_parallel_draft_install.__name__,
+        block_install.__name__,
+    ):
         stack.enter_context(patch(f"{module}.get_parallel", lambda: parallel))
-    for module in (_ELIGIBILITY, vocab_parallel_draft.__name__):
+    for module in (_ELIGIBILITY, vocab_parallel_draft_install.__name__):
         stack.enter_context(patch(f"{module}.get_spec", lambda: spec))
     return stack
 
