@@ -53,7 +53,9 @@ class TestBlockInstall(CustomTestCase):
                 worker=domino | {"domino_candidate_pool_size": 0}
             ),
             "unsupported_device": dflash(worker={"device": "npu"}),
-            "pipeline_parallel": dspark(pp_size=2),
+            "megakernel": dspark(worker={"megakernel": True}),
+            # Only the last stage has a draft model.
+            "pipeline_parallel": dspark(pp_size=2, worker={"draft_model": None}),
             "dp_attention": dflash(attn_dp_size=2),
             "dp_lm_head": dspark(enable_dp_lm_head=True),
             "not_measured": dflash(speculative_vocab_parallel_draft="auto"),

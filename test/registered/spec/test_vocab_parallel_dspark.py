@@ -80,6 +80,16 @@ class TestDSparkChains(CustomTestCase):
                 self.assertGreater(len(set(drafted.flatten().tolist())), GAMMA)
                 self.assertTrue((drafted[:, 1:] != drafted[:, :-1]).any())
 
+    def test_a_rank_biases_its_own_columns(self):
+        """Red if a rank multiplies by the whole second Markov weight, as dense does."""
+        cases = [case(kind, 2, vocab=132) for kind in EVERY_HEAD]
+        for rank in run_ranks(dspark_rank_kit.blocks, 4, cases):
+            for one, result in zip(cases, rank, strict=True):
+                # A quantised weight is not sliced.
+                whole = one["kind"] == "nemotron"
+                columns = 132 if whole else result["shard_columns"]
+                self.assertEqual(result["bias_columns"], columns, one["kind"])
+
     def test_exchanges_of_a_block(self):
         """Red if a step takes a second gather, or the base logits are gathered."""
         bs = 8

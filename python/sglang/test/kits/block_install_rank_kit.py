@@ -115,6 +115,8 @@ def _dspark(lm_head: Any, changed: Dict[str, Any]) -> DSparkWorkerV2:
         markov = None
     model = torch.nn.Module()
     model.lm_head, model.markov_head = lm_head, markov
+    if changed.pop("megakernel", False):
+        model._megakernel = SimpleNamespace(draft_sampler=len)
     attributes = dict(
         _target_worker=SimpleNamespace(),
         device="cpu",

@@ -181,6 +181,11 @@ def _one(
     result["packed"] = block.eager(model, tp_sync).numpy()
     counts["packed"] = group.taken()
     result["probability"] = head.vocab_parallel_draft.block_probability().numpy()
+    bias, _ = head.step_bias(
+        block.anchors, hidden_states=hidden[:, 0], state=head.init_state(hidden)
+    )
+    result["bias_columns"] = bias.shape[1]
+    result["shard_columns"] = head.vocab_parallel_draft.winners.width
     sampler = block.sampler(model, tp_sync, bs)
     sampler(hidden.flatten(0, 1), block.anchors.repeat_interleave(GAMMA))
     counts["packed_graph"] = group.taken()
