@@ -15,7 +15,8 @@ VOCAB = 1003
 GAMMA = dspark_rank_kit.GAMMA
 NAN = float("nan")
 BF16 = dict(head_dtype="bfloat16", dtype="bfloat16")
-EVERY_HEAD = ("vanilla", "nemotron", "gated", "rnn", "v4", "v4_sharded")
+SHARDED = ("vanilla_sharded", "v4_sharded")
+EVERY_HEAD = ("vanilla", "nemotron", "gated", "rnn", "v4", *SHARDED)
 
 
 def case(kind, bs, **changed):
@@ -107,7 +108,7 @@ class TestDSparkChains(CustomTestCase):
                         self.assertEqual(counts[name]["all_gather"], words)
                     item = 4 if one.get("sync") else 2
                     dense = (1, GAMMA * bs * padded * item)
-                    if one["kind"] == "v4_sharded":
+                    if one["kind"] in SHARDED:
                         # SGLang's own sharded step: value and id of every rank.
                         dense = (GAMMA, GAMMA * world_size * bs * 8)
                     self.assertEqual(counts["dense"]["all_gather"], dense)
@@ -119,7 +120,7 @@ class TestDSparkChains(CustomTestCase):
         """Red if a NaN is drafted where a number is: dense drafts it on the CPU."""
         cases = [
             case(kind, 3, vocab=132, special={70: NAN}, seed=70)
-            for kind in ("vanilla", "v4_sharded")
+            for kind in ("vanilla", *SHARDED)
         ]
         for world_size in (2, 4):
             for ranks in zip(*run_ranks(dspark_rank_kit.blocks, world_size, cases)):

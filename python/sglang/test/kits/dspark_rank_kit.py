@@ -154,21 +154,23 @@ def _one(
             weight[column] = value
     lm_head = head_shard(weight, rank, world_size)
     markov_vocab = markov_vocab or vocab
-    sharded = kind == "v4_sharded"
+    kind, _, sharded = kind.partition("_")
     with environment(
-        SGLANG_DSPARK_OPT_MARKOV_W2_TP_SHARD=str(int(sharded)), SGLANG_SPEC_TP_SYNC=sync
+        SGLANG_DSPARK_OPT_MARKOV_W2_TP_SHARD=str(int(bool(sharded))),
+        SGLANG_SPEC_TP_SYNC=sync,
     ):
         head = markov_head_of(
-            "v4" if sharded else kind,
+            kind,
             markov_vocab,
             getattr(torch, dtype),
             seed + 2,
             whole,
         )
         if sharded:
-            head.configure_tp_shard(lm_head=lm_head)
+            options = {} if kind == "v4" else {"prefer_nvlink": False}
+            head.configure_tp_shard(lm_head=lm_head, **options)
         tp_sync = SpecTpSync(group)
-    model = DraftModel(head, lm_head, v4=kind.startswith("v4"))
+    model = DraftModel(head, lm_head, v4=kind == "v4")
     block = Block(group, hidden, seed)
     group.taken()
     result = {"dense": block.eager(model, tp_sync).numpy()}
