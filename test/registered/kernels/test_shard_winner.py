@@ -213,7 +213,7 @@ class ShardCases:
             (dict(valid_width=-1, vocab_start=0), "valid_width=-1"),
             (dict(valid_width=8, vocab_start=-1), "vocab_start=-1"),
             (dict(valid_width=8, vocab_start=2**31 - 8), "vocab_start=2147483640"),
-            (dict(valid_width=8, vocab_start=0, k=2), "k=2"),
+            (dict(valid_width=8, vocab_start=0, k=17), "k=17"),
             (dict(valid_width=8, vocab_start=0, impl="fast"), "impl='fast'"),
         ):
             with self.subTest(message=message):

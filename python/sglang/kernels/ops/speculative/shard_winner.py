@@ -6,22 +6,29 @@ the global id of that logit. ``shard_winner`` makes the words, an all-gather
 exchanges them, and ``merge_shard_winners`` turns the gathered words into the global
 token id, its logit, and the log-sum-exp over the whole vocabulary.
 
-The layout is word-major, ``[3, rows_padded]`` FP32, because a transport may want
-rows of a multiple of 16 bytes. Word 2 holds int32 bits and is never used as a
-number. The implementations are ``shard_winner_torch.py`` and
-``shard_winner_triton.py``. This module and they import torch and Triton only, so that
+A draft tree needs the ``k`` best of every row: ``k`` logits and ``k`` ids, and still
+one log-sum-exp.
+
+The layout is word-major, ``[2 * k + 1, rows_padded]`` FP32, because a transport may
+want rows of a multiple of 16 bytes. The id words hold int32 bits and are never used as
+numbers. The implementations are ``shard_winner_torch.py`` and
+``shard_winner_triton.py``, for ``k`` > 1 ``shard_topk_torch.py`` and
+``shard_topk_triton.py``. This module and they import torch and Triton only, so that
 they also run where SGLang is not installed.
 """
 
 from types import ModuleType
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 
-from . import shard_winner_torch
+from . import shard_topk_torch, shard_winner_torch
 
 ROW_ALIGNMENT = 4
 """Rows are padded to this multiple: 4 FP32 words are one 16-byte vector."""
+
+MAX_K = 16
+"""Most winners of a row: what a program of the Triton kernel keeps in registers."""
 
 _MAX_VOCAB = 2**31 - 1
 
@@ -49,26 +56,28 @@ def shard_winner(
             shard.
         vocab_start: global id of column 0.
         softcap: if given, ``softcap * tanh(x / softcap)`` in FP32 comes first.
-        k: winners a row; only 1 is implemented.
+        k: winners a row, at most ``MAX_K``.
         impl: ``None`` chooses by device, ``"torch"`` or ``"triton"`` forces one.
 
     Returns:
-        FP32 ``[3, padded_rows(rows)]``: largest logit, log-sum-exp, id bits. Ties go
-        to the smallest id, NaN never beats a number, and a row without a finite or
-        +inf value has value -inf and the shard's smallest id, so that word 0 is never
-        NaN. Log-sum-exp is NaN where the row holds a NaN. Words of padding rows are
-        zero.
+        FP32 ``[2 * k + 1, padded_rows(rows)]``: the ``k`` largest logits, log-sum-exp,
+        their id bits. Larger logits come first, equal ones by id, smallest first. A NaN
+        counts as -inf, so that no value word is NaN, and a row without a finite or +inf
+        value has value -inf and the shard's smallest ids. What a shard narrower than
+        ``k`` lacks has value -inf and an id behind all others. Log-sum-exp is NaN where
+        the row holds a NaN. Words of padding rows are zero.
 
     Raises:
         ValueError: a shape, dtype, range or option that is not supported.
     """
     _check_shard(logits, valid_width, vocab_start, k, impl)
-    return _implementation(logits.device, impl).reduce_shard(
+    return _implementation(logits.device, impl, k).reduce_shard(
         logits,
         valid_width=valid_width,
         vocab_start=vocab_start,
         softcap=softcap,
         rows_padded=padded_rows(logits.shape[0]),
+        **_winners_option(k),
     )
 
 
@@ -86,47 +95,60 @@ def merge_shard_winners(
     """Merge the packed words of all ranks, in rank order.
 
     Args:
-        gathered: FP32 ``[tp * 3, rows_padded]``, rank-major.
+        gathered: FP32 ``[tp * (2 * k + 1), rows_padded]``, rank-major.
         rows: real rows, at most ``rows_padded``.
         vocab_size: ids are clamped to ``[0, vocab_size)``.
-        k: winners a row; only 1 is implemented.
+        k: winners a row, as the words were made for; at most ``vocab_size``.
         draft_tokens: int64 ``[rows, columns]``; the ids go to ``column``, in place.
+            Only with ``k`` = 1.
         column: column of ``draft_tokens``.
         positions: int64 ``[rows]``; advanced by one, in place.
         impl: ``None`` chooses by device, ``"torch"`` or ``"triton"`` forces one.
 
     Returns:
-        Token ids int64 ``[rows]``, their logits FP32 ``[rows]`` and the log-sum-exp
-        over the vocabulary FP32 ``[rows]``. A zero logit is returned as +0.0, since
-        a transport may turn one zero into the other.
+        Token ids int64, their logits FP32 and the log-sum-exp over the vocabulary
+        FP32, each ``[rows]``; with ``k`` > 1 the first two are ``[rows, k]``, in the
+        order of ``shard_winner``. A zero logit is returned as +0.0, since a transport
+        may turn one zero into the other.
 
     Raises:
         ValueError: a shape, dtype or option that is not supported.
     """
+    vocab_size = _MAX_VOCAB if vocab_size is None else vocab_size
     _check_gathered(gathered, rows, k, impl)
     _check_destinations(rows, draft_tokens, column, positions)
-    return _implementation(gathered.device, impl).merge_words(
+    if k > vocab_size:
+        raise ValueError(f"k={k}: there are {vocab_size} tokens to choose from")
+    if k > 1 and draft_tokens is not None:
+        raise ValueError(f"k={k}: draft_tokens has room for k=1 only")
+    destinations = dict(positions=positions)
+    if draft_tokens is not None:
+        destinations |= dict(draft_tokens=draft_tokens, column=column)
+    return _implementation(gathered.device, impl, k).merge_words(
         gathered,
         rows=rows,
-        last_id=(_MAX_VOCAB if vocab_size is None else vocab_size) - 1,
-        draft_tokens=draft_tokens,
-        column=column,
-        positions=positions,
+        last_id=vocab_size - 1,
+        **destinations,
+        **_winners_option(k),
     )
 
 
-def _implementation(device: torch.device, impl: Optional[str]) -> ModuleType:
+def _implementation(device: torch.device, impl: Optional[str], k: int) -> ModuleType:
     """The module that does the work; Triton is imported when it is needed."""
     if impl == "torch" or (impl is None and device.type != "cuda"):
-        return shard_winner_torch
-    from . import shard_winner_triton
+        return shard_winner_torch if k == 1 else shard_topk_torch
+    from . import shard_topk_triton, shard_winner_triton
 
-    return shard_winner_triton
+    return shard_winner_triton if k == 1 else shard_topk_triton
+
+
+def _winners_option(k: int) -> Dict[str, int]:
+    return {} if k == 1 else {"k": k}
 
 
 def _check_impl(k: int, impl: Optional[str]) -> None:
-    if k != 1:
-        raise ValueError(f"k={k}: only k=1 is implemented")
+    if not 1 <= k <= MAX_K:
+        raise ValueError(f"k={k}: 1 to {MAX_K} winners a row are implemented")
     if impl not in (None, "torch", "triton"):
         raise ValueError(f"impl={impl!r}: use None, 'torch' or 'triton'")
 
@@ -158,13 +180,12 @@ def _check_gathered(
     _check_impl(k, impl)
     if gathered.dim() != 2 or gathered.dtype != torch.float32:
         raise ValueError(
-            "gathered must be FP32 [tp * 3, rows_padded], got "
+            f"gathered must be FP32 [tp * {2 * k + 1}, rows_padded], got "
             f"{gathered.dtype} {tuple(gathered.shape)}"
         )
-    if gathered.shape[0] == 0 or gathered.shape[0] % 3:
-        raise ValueError(
-            f"gathered must hold 3 words a rank, got {gathered.shape[0]} words"
-        )
+    words = gathered.shape[0]
+    if words == 0 or words % (2 * k + 1):
+        raise ValueError(f"gathered must hold {2 * k + 1} words a rank, got {words}")
     if not 0 <= rows <= gathered.shape[1]:
         raise ValueError(f"rows={rows} is outside [0, {gathered.shape[1]}]")
 

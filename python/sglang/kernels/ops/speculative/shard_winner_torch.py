@@ -5,7 +5,7 @@ small FP32 workspace. Every pass over the workspace is a vectorised torch operat
 The callers in ``shard_winner.py`` check the arguments.
 """
 
-from typing import Optional, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 
@@ -14,13 +14,20 @@ import torch
 _WORKSPACE_ELEMENTS = 1 << 19
 _WORKSPACE_THREADS = 2
 _MIN_CHUNK_COLUMNS = 1024
-# The winner's block of columns is found first, its column after.
-_BLOCK = 128
+BLOCK = 128
+"""Columns of a block: the winner's block is found first, its column after."""
+
+Tensors = Tuple[torch.Tensor, ...]
+Select = Callable[[torch.Tensor, Optional[float], torch.Tensor, bool], Tensors]
+"""Values and columns of a tile's winners from its logits ``[rows, width]``, the
+softcap, the maxima of its blocks ``[rows, blocks]``, and whether to mask NaN."""
 
 NO_TOKEN = 2**31 - 1
 """Id of an empty shard: it loses every tie, and the merge clamps it."""
 
-_LOWEST = float("-inf")
+LOWEST = float("-inf")
+"""Stands for NaN, and for a column that is not there."""
+
 _FLOAT32_MAX = torch.finfo(torch.float32).max
 # exp2 is the vectorised exponential of torch on the CPU; exp took 4.5 times as long.
 _LOG2_E = 1.4426950408889634
@@ -39,10 +46,11 @@ def reduce_shard(
     words = logits.new_zeros((3, rows_padded), dtype=torch.float32)
     ids = words.view(torch.int32)[2, :rows]
     if valid_width == 0:
-        words[:2, :rows] = _LOWEST
+        words[:2, :rows] = LOWEST
         ids.fill_(NO_TOKEN)
     elif rows:
-        value, column, logsumexp = _reduce(logits[:, :valid_width], softcap)
+        logits = logits[:, :valid_width]
+        value, column, logsumexp = reduce_tiles(logits, softcap, _winner)
         words[0, :rows] = value
         words[1, :rows] = logsumexp
         ids.copy_(column).add_(vocab_start)
@@ -65,7 +73,7 @@ def merge_words(
     ids = words[:, 2].contiguous().view(torch.int32) & 0x7FFFFFFF
 
     # A NaN value, which no shard sends, loses to everything: it equals nothing.
-    numbers = value.nan_to_num(_LOWEST, posinf=-_LOWEST, neginf=_LOWEST)
+    numbers = value.nan_to_num(LOWEST, posinf=-LOWEST, neginf=LOWEST)
     best = numbers.amax(dim=0)
     candidates = torch.where(value == best, ids, NO_TOKEN)
     token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
@@ -77,31 +85,31 @@ def merge_words(
     return token_ids, best + 0.0, torch.logsumexp(logsumexp, dim=0)
 
 
-def _reduce(
-    logits: torch.Tensor, softcap: Optional[float]
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Value FP32, column int64 and log-sum-exp FP32, each ``[rows]``."""
+def reduce_tiles(
+    logits: torch.Tensor, softcap: Optional[float], select: Select
+) -> Tensors:
+    """What ``select`` finds in each row, and the log-sum-exp FP32 ``[rows]``."""
     rows, width = logits.shape
     tile_rows, chunk = _tile_shape(rows, width)
     workspace = logits.new_empty(tile_rows * chunk, dtype=torch.float32)
     on_cpu = logits.device.type == "cpu"
     parts = []
     for tile in logits.split(tile_rows):
-        part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=not on_cpu)
+        options = (tile, softcap, workspace, chunk, select)
+        part = _reduce_tile(*options, mask_nan=not on_cpu)
         # On the CPU a look at the result is cheaper than masking every logit.
-        if on_cpu and part[2].isnan().any():
-            part = _reduce_tile(tile, softcap, workspace, chunk, mask_nan=True)
+        if on_cpu and part[-1].isnan().any():
+            part = _reduce_tile(*options, mask_nan=True)
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
-    value, column, logsumexp = (torch.cat(field) for field in zip(*parts))
-    return value, column, logsumexp
+    return tuple(torch.cat(field) for field in zip(*parts))
 
 
 def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
     """Rows and columns that the FP32 workspace holds at a time."""
     elements = _WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
-    chunk = max(elements // rows // _BLOCK * _BLOCK, _MIN_CHUNK_COLUMNS)
+    chunk = max(elements // rows // BLOCK * BLOCK, _MIN_CHUNK_COLUMNS)
     return min(elements // chunk, rows), min(chunk, width)
 
 
@@ -110,15 +118,16 @@ def _reduce_tile(
     softcap: Optional[float],
     workspace: torch.Tensor,
     chunk: int,
+    select: Select,
     mask_nan: bool,
-) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``_reduce`` of a few rows, in one read of their logits.
+) -> Tensors:
+    """``reduce_tiles`` of a few rows, in one read of their logits.
 
-    Without ``mask_nan`` a row that holds a NaN gets a NaN log-sum-exp, and its value
-    and column mean nothing.
+    Without ``mask_nan`` a row that holds a NaN gets a NaN log-sum-exp, and its winners
+    mean nothing.
     """
     rows, width = logits.shape
-    maxima = workspace.new_empty((rows, -(-width // _BLOCK)))
+    maxima = workspace.new_empty((rows, -(-width // BLOCK)))
     starts = range(0, width, chunk)
     tops = workspace.new_empty((len(starts), rows))
     sums = torch.empty_like(tops)
@@ -126,46 +135,45 @@ def _reduce_tile(
         columns = logits[:, start : start + chunk]
         # Contiguous, so that tanh rounds here as it does in the dense path.
         values = workspace[: columns.numel()].view(columns.shape)
-        _capped(values.copy_(columns), softcap)
-        ranked = torch.where(values.isnan(), _LOWEST, values) if mask_nan else values
-        blocks = maxima[:, start // _BLOCK : -(-(start + columns.shape[1]) // _BLOCK)]
-        _block_maxima(ranked, out=blocks)
+        capped(values.copy_(columns), softcap)
+        numbers = torch.where(values.isnan(), LOWEST, values) if mask_nan else values
+        blocks = maxima[:, start // BLOCK : -(-(start + columns.shape[1]) // BLOCK)]
+        _block_maxima(numbers, out=blocks)
         torch.amax(blocks, dim=1, out=tops[i])
         values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(_LOG2_E).exp2_()
         torch.sum(values, dim=1, out=sums[i])
 
-    value = tops.amax(dim=0)
-    block_start = _first_maximum(maxima).mul_(_BLOCK)
-    column = _column_in_block(logits, softcap, block_start, mask_nan)
-    shift = _finite(value)
+    shift = _finite(tops.amax(dim=0))
     total = (tops.sub_(shift).mul_(_LOG2_E).exp2_().mul_(sums)).sum(dim=0)
-    return value, column, total.log_().add_(shift)
+    winners = select(logits, softcap, maxima, mask_nan)
+    return *winners, total.log_().add_(shift)
 
 
 def _block_maxima(values: torch.Tensor, out: torch.Tensor) -> None:
-    """Maximum of every ``_BLOCK`` columns; the last block may be narrower."""
+    """Maximum of every ``BLOCK`` columns; the last block may be narrower."""
     width = values.shape[1]
-    whole = width // _BLOCK
+    whole = width // BLOCK
     if whole:
-        blocks = values[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK))
+        blocks = values[:, : whole * BLOCK].unflatten(1, (whole, BLOCK))
         torch.amax(blocks, dim=2, out=out[:, :whole])
-    if width % _BLOCK:
-        torch.amax(values[:, whole * _BLOCK :], dim=1, out=out[:, whole])
+    if width % BLOCK:
+        torch.amax(values[:, whole * BLOCK :], dim=1, out=out[:, whole])
 
 
-def _column_in_block(
+def _winner(
     logits: torch.Tensor,
     softcap: Optional[float],
-    start: torch.Tensor,
+    maxima: torch.Tensor,
     mask_nan: bool,
-) -> torch.Tensor:
-    """First column of the maximum of the block at ``start`` (int64 ``[rows]``)."""
-    columns = start.unsqueeze(1) + torch.arange(_BLOCK, device=logits.device)
+) -> Tensors:
+    """``Select`` of the largest logit and its first column, FP32 and int64 ``[rows]``."""
+    block = _first_maximum(maxima)
+    value = maxima.gather(1, block.unsqueeze(1)).squeeze(1)
+    start = block.mul_(BLOCK)
+    columns = start.unsqueeze(1) + torch.arange(BLOCK, device=logits.device)
     columns.clamp_(max=logits.shape[1] - 1)
-    values = _capped(logits.gather(1, columns).float(), softcap)
-    if mask_nan:
-        values = torch.where(values.isnan(), _LOWEST, values)
-    return _first_maximum(values).add_(start)
+    values = ranked(logits.gather(1, columns), softcap, mask_nan)
+    return value, _first_maximum(values).add_(start)
 
 
 def _first_maximum(values: torch.Tensor) -> torch.Tensor:
@@ -179,7 +187,15 @@ def _first_maximum(values: torch.Tensor) -> torch.Tensor:
     return torch.where(is_top, columns, width - 1).amin(dim=1)
 
 
-def _capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:
+def ranked(
+    logits: torch.Tensor, softcap: Optional[float], mask_nan: bool
+) -> torch.Tensor:
+    """FP32 values as they are compared: softcapped, NaN as the lowest if masked."""
+    values = capped(logits.float(), softcap)
+    return torch.where(values.isnan(), LOWEST, values) if mask_nan else values
+
+
+def capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:
     """Softcap FP32 values in place, in the dense path's order of operations."""
     if softcap is None:
         return values
