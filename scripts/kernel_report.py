@@ -32,12 +32,17 @@ if __name__ == "__main__":
     use_bare_sglang()
 
 from sglang.kernels.ops.speculative import (  # noqa: E402
+    shard_topk_kernels,
+    shard_topk_triton,
     shard_winner_kernels,
     shard_winner_triton,
 )
 
 ARCHES = (90, 100)
 RANKS = (2, 4, 8)
+WINNERS = (4, 8, 16)
+# Columns of a shard: 248320 over 2 ranks, the most lanes of a known model.
+TOPK_WIDTH = 124160
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -134,6 +139,58 @@ def merge_variant(ranks: int, writes: tuple[str, ...]) -> Variant:
     )
 
 
+def topk_variants() -> Iterator[Variant]:
+    """What a draft tree adds: the launches with ``k`` > 1."""
+    for name, dtype in DTYPES.items():
+        for softcap in (False, True):
+            for k in WINNERS:
+                yield pick_variant(name, dtype, softcap, k)
+    for ranks in RANKS:
+        for k in WINNERS:
+            yield merge_topk_variant(ranks, k)
+
+
+def pick_variant(name: str, dtype: torch.dtype, softcap: bool, k: int) -> Variant:
+    block = shard_winner_triton.block_columns(dtype)
+    lanes = shard_topk_triton.chunks_of(TOPK_WIDTH, block).lanes
+    kind = "softcap" if softcap else "plain"
+    return Variant(
+        f"pick_kernel[{name},{kind},k={k},lanes={lanes}]",
+        shard_topk_kernels.pick_kernel,
+        {
+            "logits": f"*{name}",
+            "partials": "*fp32",
+            "words": "*fp32",
+            "cap": "fp32",
+        },
+        {
+            "K": k,
+            "SLOTS": triton.next_power_of_2(k),
+            "LANES": lanes,
+            "CHUNK": block,
+            "SOFTCAP": softcap,
+            "INTERPRET": False,
+        },
+        ("logits", "partials", "words", "row_stride"),
+        shard_topk_triton.PICK_WARPS,
+    )
+
+
+def merge_topk_variant(ranks: int, k: int) -> Variant:
+    pointers = {"gathered": "*fp32", "token_ids": "*i64", "positions": "*i64"}
+    pointers |= {"logits": "*fp32", "logsumexps": "*fp32"}
+    constants = {"row_stride": 1, "position_stride": 1, "K": k, "TP": ranks}
+    constants |= {"SLOTS": triton.next_power_of_2(k), "RANKS": ranks}
+    return Variant(
+        f"merge_topk_kernel[tp={ranks},k={k}]",
+        shard_topk_kernels.merge_topk_kernel,
+        pointers,
+        constants,
+        tuple(pointers),
+        1,
+    )
+
+
 def measure(variant: Variant, arch: int, **options: Any) -> dict[str, Any]:
     """Compile for ``sm_<arch>`` and read what the binary uses."""
     names = variant.function.arg_names
@@ -180,7 +237,7 @@ def resource_usage(cubin: bytes) -> dict[str, int]:
 
 def main() -> None:
     report = []
-    for variant in [*shard_variants(), *merge_variants()]:
+    for variant in [*shard_variants(), *merge_variants(), *topk_variants()]:
         for arch in ARCHES:
             report.append(row := measure(variant, arch))
             print(

@@ -26,6 +26,11 @@ def _next(values, ids, value, token_id):
     return best, first
 
 
+@triton.jit
+def _before_all():
+    return tl.full((), float("inf"), tl.float32), tl.full((), -1, tl.int32)
+
+
 # What varies from call to call is not specialized: one binary serves every row count.
 @triton.jit(do_not_specialize=["rows", "rows_padded", "vocab_start"])
 def pick_kernel(
@@ -68,8 +73,8 @@ def pick_kernel(
     slots = tl.arange(0, SLOTS)
     chosen = tl.full([SLOTS], _NO_TOKEN, tl.int32)
     numbers = tl.where(used, lanes, _NO_TOKEN)
-    value, token_id = float("inf"), -1
-    for j in tl.static_range(K):
+    value, token_id = _before_all()
+    for j in range(K):  # a loop: unrolled, k = 16 took minutes to compile
         value, token_id = _next(best, numbers, value, token_id)
         chosen = tl.where(slots == j, token_id, chosen)
 
@@ -87,8 +92,8 @@ def pick_kernel(
 
     out = words + row
     word_stride = rows_padded.to(tl.int64)
-    value, token_id = float("inf"), -1
-    for j in tl.static_range(K):
+    value, token_id = _before_all()
+    for j in range(K):
         value, token_id = _next(x, ids, value, token_id)
         bits = tl.where(real, token_id, 0).to(tl.float32, bitcast=True)
         tl.store(out + j * word_stride, tl.where(real, value, 0.0))
@@ -134,8 +139,8 @@ def merge_topk_kernel(
     mass = tl.sum(_exp_difference(part, _finite(top)))
     tl.store(logsumexps + row, _log_sum_exp(top, mass))
 
-    value, token_id = float("inf"), -1
-    for j in tl.static_range(K):
+    value, token_id = _before_all()
+    for j in range(K):
         value, token_id = _next(values, ids, value, token_id)
         bounded = tl.minimum(token_id, last_id).to(tl.int64)
         tl.store(token_ids + row * K + j, bounded)
