@@ -41,13 +41,11 @@ class Family:
 
 FAMILIES = {
     "eagle": Family(llama.target, llama.eagle, "EAGLE"),
-    "eagle-tree": Family(llama.target, llama.eagle, "EAGLE", 4, 8, "topk"),
+    "eagle-tree": Family(llama.target, llama.eagle, "EAGLE", 4, 8),
     "eagle3": Family(llama.target, llama.eagle3, "EAGLE3"),
-    "eagle3-tree": Family(llama.target, llama.eagle3, "EAGLE3", 4, 8, "topk"),
+    "eagle3-tree": Family(llama.target, llama.eagle3, "EAGLE3", 4, 8),
     "standalone": Family(llama.target, llama.standalone, "STANDALONE"),
-    "standalone-tree": Family(
-        llama.target, llama.standalone, "STANDALONE", 4, 8, "topk"
-    ),
+    "standalone-tree": Family(llama.target, llama.standalone, "STANDALONE", 4, 8),
     "deepseek": Family(deepseek.build, None, "NEXTN"),
     "mimo-v2": Family(mimo_v2.build, None, "EAGLE"),
     "qwen3.5": Family(qwen3_5.build, None, "NEXTN"),

@@ -20,6 +20,7 @@ from engine_arms.arms import (
     draft_status,
     launch,
     status_lines,
+    tree_args,
 )
 from engine_arms.client import ask_all
 from engine_arms.eagle3_model import DRAFT_VOCAB, reference_tokens, write_eagle3
@@ -29,12 +30,8 @@ from scripts.demo.settings import FLAG
 from scripts.serving import cpu_engine
 
 FEW = 12
-TREE = [
-    *("--speculative-algorithm", "NEXTN"),
-    *("--speculative-num-steps", "3"),
-    *("--speculative-eagle-topk", "4"),
-    *("--speculative-num-draft-tokens", "8"),
-]
+# One candidate more than the packed path sends.
+WIDE_TREE = tree_args(topk=17)
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Fallback:
 FALLBACKS = (
     Fallback("not_measured", chain_args(), mode="auto"),
     Fallback("tp1", chain_args(), tp=1),
-    Fallback("topk", TREE),
+    Fallback("topk", WIDE_TREE),
 )
 
 

@@ -45,7 +45,7 @@ REASON_OF_FACT = {
     DenseReason.LM_HEAD_ALL_TO_ALL: {"lm_head_all_to_all": True},
     DenseReason.DP_ATTENTION: {"dp_attention": True},
     DenseReason.TP1: {"tp_size": 1},
-    DenseReason.TOPK: {"topk": 4},
+    DenseReason.TOPK: {"topk": 17},
     DenseReason.REJECTION_SAMPLING: {"rejection_sampling": True},
     DenseReason.SAMPLED_DRAFT: {"sampled_draft": True},
     DenseReason.CANDIDATE_SEARCH: {"candidate_search": True},
@@ -75,6 +75,21 @@ def packed_output(rows: int) -> LogitsProcessorOutput:
     )
 
 
+def packed_tree_output(rows: int, k: int = 4) -> LogitsProcessorOutput:
+    generator = torch.Generator().manual_seed(rows)
+    logits = torch.randn(rows, k, generator=generator).sort(descending=True).values
+    return LogitsProcessorOutput(
+        next_token_logits=logits,
+        logits_token_ids=torch.arange(rows * k).view(rows, k) + 100,
+        logits_logsumexp=logits.logsumexp(dim=1) + 1.0,
+    )
+
+
+def packed_draft(k: int) -> VocabParallelDraft:
+    processor = SimpleNamespace(vocab_size=128, final_logit_softcapping=None)
+    return VocabParallelDraft(processor, head_of(0, 2, 128, 64), None, "gloo", k=k)
+
+
 def head_of(rank: int, tp: int, vocab_size: int, padded: int) -> SimpleNamespace:
     start = min(rank * padded, vocab_size)
     end = min(start + padded, vocab_size)
@@ -96,6 +111,7 @@ class TestEligibility(CustomTestCase):
         """Red when a default fact of an eligible draft gains a reason."""
         self.assertIsNone(dense_reason(DraftFacts()))
         self.assertIsNone(dense_reason(DraftFacts(logit_scale=0.5)))
+        self.assertIsNone(dense_reason(DraftFacts(topk=16)))
         self.assertIsNone(dense_reason(DraftFacts(softcap=30.0, device="cpu")))
 
     def test_each_reason(self):
@@ -207,7 +223,7 @@ class TestFacts(CustomTestCase):
         auto = {"speculative_vocab_parallel_draft": "auto"}
         self.assertEqual(self.facts(spec=auto), DraftFacts(mode="auto"))
         cases = {
-            DenseReason.TOPK: {"spec": {"speculative_eagle_topk": 4}},
+            DenseReason.TOPK: {"spec": {"speculative_eagle_topk": 17}},
             DenseReason.REJECTION_SAMPLING: {
                 "spec": {"speculative_use_rejection_sampling": True}
             },
@@ -377,12 +393,47 @@ class TestConsumers(CustomTestCase):
     def test_which_path_an_output_took(self):
         """Red when a dense output is taken for packed, or lost ids for a dense one."""
         dense = LogitsProcessorOutput(next_token_logits=torch.zeros(2, 5))
-        self.assertFalse(VocabParallelDraft.is_packed(dense))
-        self.assertTrue(VocabParallelDraft.is_packed(packed_output(2)))
-        for logits in (torch.zeros(2, 1), None):
-            lost = LogitsProcessorOutput(next_token_logits=logits)
-            with self.assertRaisesRegex(RuntimeError, "logits_token_ids"):
-                VocabParallelDraft.is_packed(lost)
+        for k, output in ((1, packed_output(2)), (4, packed_tree_output(2))):
+            packed = packed_draft(k)
+            self.assertFalse(packed.is_packed(dense))
+            self.assertTrue(packed.is_packed(output))
+            for logits in (output.next_token_logits, None):
+                lost = LogitsProcessorOutput(next_token_logits=logits)
+                with self.assertRaisesRegex(RuntimeError, "logits_token_ids"):
+                    packed.is_packed(lost)
+
+    def test_tree_steps_hand_on_exact_probabilities(self):
+        """Red when a tree's step hands on the chain's constant, one candidate, or a
+        probability of other rows."""
+        output = packed_tree_output(3)
+        exact = torch.exp(
+            output.next_token_logits - output.logits_logsumexp.unsqueeze(-1)
+        )
+        for select in (VocabParallelDraft.next_topk1, VocabParallelDraft.seed_topk1):
+            topk_p, topk_index = select(output)
+            self.assertTrue(torch.equal(topk_index, output.logits_token_ids))
+            torch.testing.assert_close(topk_p, exact)
+        rows = torch.tensor([2, 0])
+        topk_p, topk_index = VocabParallelDraft.seed_topk1(output, rows)
+        self.assertTrue(torch.equal(topk_index, output.logits_token_ids[rows]))
+        torch.testing.assert_close(topk_p, exact[rows])
+
+    def test_lost_candidates_raise(self):
+        """Red when candidates and their ids may differ in number unnoticed."""
+        output = packed_tree_output(3)
+        output.logits_token_ids = output.logits_token_ids[:, :3]
+        with self.assertRaisesRegex(RuntimeError, "other rows"):
+            draft_token_ids(output)
+
+    def test_rows_of_a_tree_follow_in_all_fields(self):
+        """Red when a field of a tree's output is sliced along its candidates."""
+        index = torch.tensor([3, 1])
+        output = packed_tree_output(4)
+        for rows, kept in ((2, [0, 1]), (slice(1, 3), [1, 2]), (index, [3, 1])):
+            fields = output.draft_fields(rows)
+            expected = output.logits_token_ids[kept]
+            self.assertTrue(torch.equal(fields["logits_token_ids"], expected))
+            self.assertEqual(fields["logits_logsumexp"].shape, (2,))
 
     def test_next_topk1(self):
         """Red when a selection forgets its ids or the constant 1.0."""

@@ -38,8 +38,10 @@ class VocabParallelDraft:
         gather: VocabGather,
         transport: str,
         packed_rows: Optional[Container[int]] = None,
+        k: int = 1,
     ):
-        """``packed_rows``: row counts that go packed; all of them if ``None``."""
+        """``packed_rows``: row counts that go packed; all of them if ``None``.
+        ``k``: candidates of a row, more than one for a draft tree."""
         self.vocab_size: int = processor.vocab_size
         self.head = head
         self.vocab_start: int = head.shard_indices.org_vocab_start_index
@@ -49,21 +51,21 @@ class VocabParallelDraft:
         self.gather = gather
         self.transport = transport
         self.packed_rows = packed_rows
+        self.k = k
 
     def takes(self, rows: int) -> bool:
         """Whether a head of so many rows (padding included) goes packed."""
         return self.packed_rows is None or rows in self.packed_rows
 
-    @staticmethod
-    def is_packed(output: LogitsProcessorOutput) -> bool:
+    def is_packed(self, output: LogitsProcessorOutput) -> bool:
         """Which path an output took.
 
         Raises:
-            RuntimeError: one column of logits and no ids: they were lost on the way.
+            RuntimeError: ``k`` columns of logits and no ids: they were lost on the way.
         """
         logits = output.next_token_logits
         if output.logits_token_ids is None and logits is not None:
-            if logits.shape[-1] > 1:
+            if logits.shape[-1] > self.k:
                 return False
         return draft_token_ids(output) is not None
 
@@ -75,7 +77,7 @@ class VocabParallelDraft:
         step: Optional[DraftStep] = None,
         **fields: Any,
     ) -> LogitsProcessorOutput:
-        """Winner of every row over the whole vocabulary; one collective.
+        """The ``k`` best of every row over the whole vocabulary; one collective.
 
         Args:
             processor: the draft's logits processor (head, scale).
@@ -86,8 +88,9 @@ class VocabParallelDraft:
             **fields: other fields of the output, passed through.
 
         Returns:
-            ``next_token_logits`` FP32 ``[rows, 1]``, ``logits_token_ids`` int64
-            ``[rows]``, ``logits_logsumexp`` FP32 ``[rows]``.
+            ``next_token_logits`` FP32 ``[rows, k]``, ``logits_token_ids`` int64
+            ``[rows]`` or, with ``k`` > 1, ``[rows, k]``, largest logit first, and
+            ``logits_logsumexp`` FP32 ``[rows]``.
         """
         if lm_head is not self.head:
             raise RuntimeError(
@@ -101,7 +104,7 @@ class VocabParallelDraft:
             logits.mul_(processor.logit_scale)
         token_ids, values, logsumexp = self._select(logits, step)
         return LogitsProcessorOutput(
-            next_token_logits=values.unsqueeze(-1),
+            next_token_logits=values.view(-1, self.k),
             logits_token_ids=token_ids,
             logits_logsumexp=logsumexp,
             **fields,
@@ -119,35 +122,36 @@ class VocabParallelDraft:
 
     @staticmethod
     def next_topk1(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
-        """``topk_p`` (constant 1.0, as in the dense path) and ``topk_index``.
+        """``topk_p`` FP32 and ``topk_index`` int64, ``[rows, k]``, of a draft step.
 
-        Both are ``[rows, 1]``, FP32 and int64, and views: ``topk_p`` of a constant.
+        In a tree ``topk_p`` is the exact probability, in a chain the constant 1.0, as
+        in the dense path; there both are views, ``topk_p`` of a constant.
         """
-        topk_index = draft_token_ids(output).unsqueeze(-1)
-        return ones_column(topk_index.shape[0], topk_index.device), topk_index
+        token_ids = draft_token_ids(output)
+        if token_ids.dim() == 2:
+            return VocabParallelDraft.seed_topk1(output)
+        return ones_column(token_ids.shape[0], token_ids.device), token_ids[:, None]
 
     @staticmethod
     def seed_topk1(
         output: LogitsProcessorOutput, rows: Optional[torch.Tensor] = None
     ) -> Tuple[torch.Tensor, torch.Tensor]:
-        """``topk_p`` (the exact probability) and ``topk_index``, where the dense path
-        hands on a softmax: after a prefill, and at every step of multi-layer MTP.
+        """``topk_p`` (the exact probability) and ``topk_index``, ``[rows, k]``, where
+        the dense path hands on a softmax: after a prefill, at every step of multi-layer
+        MTP, and at every step of a tree.
 
         ``rows``: an index tensor of the rows to hand on, all of them if ``None``.
         """
-        token_ids = draft_token_ids(output)
-        logits, logsumexp = (
-            output.next_token_logits.squeeze(-1),
-            output.logits_logsumexp,
-        )
+        token_ids, logits = draft_token_ids(output), output.next_token_logits
+        logsumexp = output.logits_logsumexp
         if rows is not None:
             token_ids, logits, logsumexp = (
                 token_ids[rows],
                 logits[rows],
                 logsumexp[rows],
             )
-        probability = selected_probability(logits, logsumexp)
-        return probability.unsqueeze(-1), token_ids.unsqueeze(-1)
+        probability = selected_probability(logits, logsumexp.unsqueeze(-1))
+        return probability, token_ids.view(logits.shape)
 
     def _select(
         self, logits: torch.Tensor, step: Optional[DraftStep]
@@ -155,31 +159,35 @@ class VocabParallelDraft:
         rows = logits.shape[0]
         if rows == 0:
             empty = logits.new_empty(0, dtype=torch.float32)
-            return empty.long(), empty, empty.clone()
+            values = empty if self.k == 1 else empty.view(0, self.k)
+            return values.long(), values, empty.clone()
         words = shard_winner(
             logits,
             valid_width=self.valid_width,
             vocab_start=self.vocab_start,
             softcap=self.softcap,
+            k=self.k,
         )
         gathered = self.gather.gather_stacked(words)
         return merge_shard_winners(
             gathered,
             rows=rows,
             vocab_size=self.vocab_size,
+            k=self.k,
             **({} if step is None else step.claim(rows)),
         )
 
 
 def draft_token_ids(output: LogitsProcessorOutput) -> torch.Tensor:
-    """Global token ids int64 ``[rows]`` of a packed draft output.
+    """Global token ids int64 ``[rows]`` of a packed draft output, ``[rows, k]`` of a
+    tree's.
 
     Raises:
         RuntimeError: the ids were lost on the way. A consumer that went on would take
-            every row's only column, token 0.
+            the columns of the candidates for token ids.
     """
     ids, logits = output.logits_token_ids, output.next_token_logits
-    if ids is None or logits is None or ids.shape[0] != logits.shape[0]:
+    if ids is None or logits is None or ids.numel() != logits.numel():
         raise RuntimeError(
             "logits_token_ids is missing or has other rows than next_token_logits in "
             "a packed draft output: the code that rebuilt the LogitsProcessorOutput "

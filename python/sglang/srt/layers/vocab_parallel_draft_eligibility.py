@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
+from sglang.kernels.ops.speculative.shard_winner import MAX_K
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel, get_spec
 
@@ -81,7 +82,7 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
         (facts.tp_size == 1, DenseReason.TP1),
         (not facts.gathers, DenseReason.NO_GATHER),
         (not facts.has_packed_sites, DenseReason.UNSUPPORTED_WORKER),
-        (facts.topk != 1, DenseReason.TOPK),
+        ((facts.topk or 1) > MAX_K, DenseReason.TOPK),
         (facts.rejection_sampling, DenseReason.REJECTION_SAMPLING),
         (facts.sampled_draft, DenseReason.SAMPLED_DRAFT),
         (facts.candidate_search, DenseReason.CANDIDATE_SEARCH),
@@ -94,6 +95,8 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
         (facts.device not in ("cpu", "cuda"), DenseReason.UNSUPPORTED_DEVICE),
         # Bit-equality needs the dense path's own tanh, libdevice's on CUDA.
         (bool(facts.softcap) and facts.device != "cpu", DenseReason.SOFTCAP_KERNEL),
+        # The table holds steps of chains.
+        (facts.mode == "auto" and facts.topk != 1, DenseReason.NOT_MEASURED),
     )
     return next((reason for holds, reason in conditions if holds), None)
 

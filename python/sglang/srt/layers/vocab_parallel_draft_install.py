@@ -127,6 +127,7 @@ def _build(
             gather,
             transport,
             packed_rows=choice.packed_rows,
+            k=facts.topk,
         )
         for runner in runners
     )

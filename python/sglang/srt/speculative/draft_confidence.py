@@ -8,10 +8,11 @@ def selected_probability(logits: torch.Tensor, logsumexp: torch.Tensor) -> torch
 
     Args:
         logits: selected logits, FP32, any shape.
-        logsumexp: log-sum-exp over the whole vocabulary, FP32, same shape.
+        logsumexp: log-sum-exp over the whole vocabulary, FP32, of a shape that
+            broadcasts to that of the logits.
 
     Returns:
-        FP32 probability in [0, 1], same shape; 0 where the log-sum-exp is NaN or
+        FP32 probability in [0, 1], of the logits' shape; 0 where the log-sum-exp is NaN or
         infinite.
     """
     probability = torch.exp(logits - logsumexp).clamp_(max=1.0)

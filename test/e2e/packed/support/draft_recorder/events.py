@@ -34,8 +34,8 @@ class Event:
     """One call of a drafting site with the requests of its rows.
 
     `site` is `seed` (after a prefill), `chain` (the draft decode loop) or `extend`
-    (after a verify, accepted rows selected). `token_ids` is `[requests, 1]`, for a
-    chain `[requests, steps]`; `topk_p` is `[requests]` and empty for a chain.
+    (after a verify, accepted rows selected). `token_ids` is `[requests, topk]`, for
+    a chain `[requests, drafts]`; `topk_p` is `[requests * topk]`, empty for a chain.
     `positions_after` are the positions that a chain leaves behind, `accept_lens` the
     accepted tokens, bonus included, that an extend selects rows by, and `selected` the
     token ids, logits and log-sum-exps of its output once it has. `packed_modules`

@@ -158,6 +158,7 @@ def describe(output: Any) -> tuple[list[int], list[float], list[float], list[int
     ids = getattr(output, "logits_token_ids", None)
     if ids is not None:
         best = logits[:, 0].tolist()
+        ids = ids if ids.dim() == 1 else ids[:, 0]
         return _ints(ids), best, output.logits_logsumexp.tolist(), [0] * len(best)
     best, ids = logits.max(dim=-1).values, []
     for row, value in zip(logits, best):

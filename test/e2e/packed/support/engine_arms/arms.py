@@ -73,6 +73,16 @@ def chain_args() -> list[str]:
     return cpu_engine.chain_args(NUM_STEPS)
 
 
+def tree_args(topk: int, num_draft_tokens: int = 8) -> list[str]:
+    """MTP with a tree of `NUM_STEPS` levels."""
+    return [
+        *("--speculative-algorithm", "NEXTN"),
+        *("--speculative-num-steps", str(NUM_STEPS)),
+        *("--speculative-eagle-topk", str(topk)),
+        *("--speculative-num-draft-tokens", str(num_draft_tokens)),
+    ]
+
+
 @contextmanager
 def launch(
     arm: Arm,

@@ -14,6 +14,8 @@ from draft_recorder.events import CHAIN, EXTEND, SEED
 # The numeric contract: log-sum-exp 2e-5 relative or absolute, probability 2e-5 plus
 # one FP32 step of the log-sum-exp.
 LSE_TOLERANCE = 2e-5
+# Two FP32 probabilities this close, relatively, are one up to the rounding of either.
+TIE = 1e-6
 # How an answer was received, not what it says.
 UNCOMPARED = {"chunk_ids", "longest_gap_s"}
 
@@ -136,6 +138,41 @@ def compare_seeds(dense: Sequence[Event], packed: Sequence[Event]) -> Selection:
                     f"{rid}: probability {right.topk_p[row]} != {left.topk_p[row]}"
                 )
     return selection
+
+
+def compare_candidates(dense: Sequence[Event], packed: Sequence[Event]) -> Selection:
+    """Candidates of trees and their probabilities, where a site hands them on. A
+    candidate may differ, and counts as a tie, where its probability does not: the
+    dense path selects by rounded probability."""
+    selection = Selection()
+    for left, right in zip(dense, packed, strict=True):
+        if left.site == CHAIN:
+            continue
+        width = len(left.token_ids[0])
+        for row, rid in enumerate(left.rids):
+            selection.rows += 1
+            pairs = zip(left.token_ids[row], right.token_ids[row], strict=True)
+            bound = probability_bound(right_logsumexp(right, row))
+            tied = False
+            for j, (expected, found) in enumerate(pairs):
+                at = row * width + j
+                gap = abs(left.topk_p[at] - right.topk_p[at])
+                if gap > bound:
+                    selection.faults.append(f"{rid}: candidate {j} is off by {gap}")
+                elif expected != found and gap > TIE * left.topk_p[at]:
+                    selection.faults.append(f"{rid}: {found} != {expected}, gap {gap}")
+                tied |= expected != found
+            selection.ties += tied
+    return selection
+
+
+def right_logsumexp(event: Event, row: int) -> float:
+    """Log-sum-exp of a request's row of a seed or an extend."""
+    return (
+        event.forwards[0].logsumexp[row]
+        if event.site == SEED
+        else event.selected[2][row]
+    )
 
 
 def probability_bound(logsumexp: float) -> float:
