@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# A hook: how many GPU tests a run skipped, and why.
+from scripts.skip_summary import pytest_terminal_summary  # noqa: F401
+
 # `make faults` tests a copy of the fork that has a fault in it.
 FORK = Path(
     os.environ.get("VPDRAFT_FORK") or Path(__file__).parents[1] / "build" / "fork"
