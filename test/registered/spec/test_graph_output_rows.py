@@ -20,6 +20,7 @@ from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative import (
     multi_layer_eagle_draft_extend_cuda_graph_runner as multi_layer,
 )
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput, EagleDraftInput
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits import graph_replay_kit as kit
@@ -125,7 +126,6 @@ class TestCpuRunner(RowsCase):
         runner.captured_forward_batches = {CAPTURED: self.batch(CAPTURED)}
         runner.graphs = {CAPTURED: lambda *inputs: captured_output(CAPTURED, rows)}
         runner._validate_capture_hidden_mode = lambda batch: None
-        runner._get_skip_cross_attention = lambda batch: True
         runner.graphs_cross = runner.captured_forward_batches_cross = {}
         runner._get_skip_cross_attention = lambda batch: True
         with get_context().override_server_args():
@@ -173,6 +173,37 @@ class TestMultiLayerRunner(RowsCase):
     def test_all_token_rows(self):
         """Red when tokens are cut to the number of requests."""
         output, _, _ = self.replay(False, 5, 20, 32)
+        self.assert_first_rows(output, 20)
+
+
+class TestMlpSyncPadding(RowsCase):
+    """Rows that data-parallel padding appended are dropped after an eager forward."""
+
+    def after(self, mode: ForwardMode, spec_info, rows: int) -> LogitsProcessorOutput:
+        batch = ForwardBatch(
+            forward_mode=mode,
+            batch_size=5,
+            input_ids=torch.zeros(CAPTURED, dtype=torch.int64),
+            req_pool_indices=torch.zeros(CAPTURED, dtype=torch.int64),
+            seq_lens=torch.ones(CAPTURED, dtype=torch.int64),
+            out_cache_loc=torch.zeros(CAPTURED, dtype=torch.int64),
+            positions=torch.zeros(CAPTURED, dtype=torch.int64),
+            seq_lens_sum=CAPTURED,
+            spec_info=spec_info,
+        )
+        batch.hidden_states_backup = torch.zeros(rows, 3)
+        output = captured_output(4 * CAPTURED, rows)
+        batch.post_forward_mlp_sync_batch(output)
+        return output
+
+    def test_draft_decode(self):
+        """Red when ids or log-sum-exp keep the padding rows of a draft step."""
+        self.assert_first_rows(self.after(ForwardMode.DECODE, EagleDraftInput(), 5), 5)
+
+    def test_draft_extend(self):
+        """Red when they are cut to requests instead of the requests' tokens."""
+        spec_info = EagleDraftExtendInput(num_tokens_per_req=4)
+        output = self.after(ForwardMode.DRAFT_EXTEND_V2, spec_info, 20)
         self.assert_first_rows(output, 20)
 
 
