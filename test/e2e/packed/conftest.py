@@ -8,45 +8,53 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from engine_arms.arms import ARMS  # noqa: E402
+from engine_arms.arms import ARMS, Arm  # noqa: E402
 from engine_arms.recording import Recording, load, record  # noqa: E402
 
 _made: list[Recording] = []
 
 
-def _record(name: str, factory: pytest.TempPathFactory, **options: bool) -> Recording:
+def _record(arm: Arm, factory: pytest.TempPathFactory, **options: Any) -> Recording:
     kept = os.environ.get("VPDRAFT_RECORDINGS")
-    folder = Path(kept, name) if kept else factory.mktemp(name)
+    folder = Path(kept, arm.name) if kept else factory.mktemp(arm.name)
     try:
-        recording = load(ARMS[name], folder)
+        recording = load(arm, folder)
     except FileNotFoundError:
-        recording = record(ARMS[name], folder, **options)
+        recording = record(arm, folder, **options)
     _made.append(recording)
     return recording
 
 
 @pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recording]:
+    """`recorded(arm, **options)`: the recording of an arm of a test's own."""
+    return lambda arm, **options: _record(arm, tmp_path_factory, **options)
+
+
+@pytest.fixture(scope="session")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """The fork without the flag."""
-    return _record("dense", tmp_path_factory)
+    return _record(ARMS["dense"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """The fork with the flag on."""
-    return _record("packed", tmp_path_factory)
+    return _record(ARMS["packed"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     """The installed SGLang."""
-    return _record("stock", tmp_path_factory, disturbed=False)
+    return _record(ARMS["stock"], tmp_path_factory, disturbed=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -199,6 +199,8 @@ def chain_faults(events: Sequence[Event]) -> list[str]:
             faults.append(f"chain {number}: {chosen[1:]} != {columns}")
         if [f.input_ids for f in event.forwards] != chosen[:-1]:
             faults.append(f"chain {number}: fed other tokens than it chose")
+        if not event.forwards:  # a chain of one token, the seed's
+            continue
         start = event.forwards[0].positions
         for step, forward in enumerate(event.forwards):
             if forward.positions != [p + step for p in start]:
