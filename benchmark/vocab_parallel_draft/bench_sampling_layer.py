@@ -12,18 +12,14 @@ import time
 from pathlib import Path
 from typing import Dict, List
 
+import sampling_layer_ranks as ranks
+import sampling_layer_report as reporting
 import torch
+from selection_steps import Case
+
+from sglang.test.kits.gloo_ranks_kit import run_ranks
 
 HERE = Path(__file__).resolve().parent
-# No NCCL for groups of CPU tensors: a CUDA build of torch brings it.
-os.environ.setdefault("SGLANG_NCCL_SO_PATH", "/nonexistent")
-
-import sampling_layer_ranks as ranks  # noqa: E402
-import sampling_layer_report as reporting  # noqa: E402
-from selection_steps import Case  # noqa: E402
-
-from sglang.test.kits.gloo_ranks_kit import run_ranks  # noqa: E402
-
 VOCABS = (32000, 151936, 248320)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -18,14 +18,11 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-if not torch.cuda.is_available():
-    # No NCCL for groups of CPU tensors: a CUDA build of torch brings it.
-    os.environ.setdefault("SGLANG_NCCL_SO_PATH", "/nonexistent")
 
 import msgspec  # noqa: E402
 import transport_ranks as ranks  # noqa: E402
 from sampling_layer_ranks import Limits  # noqa: E402
-from selection_steps import HEAD_PADDING, init_group  # noqa: E402
+from selection_steps import HEAD_PADDING  # noqa: E402
 
 import sglang  # noqa: E402
 from sglang.srt.layers.vocab_parallel_draft_table import (  # noqa: E402
@@ -39,6 +36,7 @@ from sglang.srt.layers.vocab_parallel_draft_table import (  # noqa: E402
     read_table,
     winning_rows,
 )
+from sglang.test.kits.tp_group_kit import init_group  # noqa: E402
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 QUICK_ROWS = (1, 8, 64)
@@ -147,8 +145,6 @@ def main() -> None:
     torchrun = rank_of_torchrun()
     device = device_of(args, torchrun["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(1)
-    if device == "cuda":
-        torch.cuda.set_device(torchrun["LOCAL_RANK"])
     group = init_group(
         torchrun["RANK"], torchrun["WORLD_SIZE"], torchrun["LOCAL_RANK"], device
     )

@@ -8,14 +8,13 @@ import torch.distributed as dist
 from selection_steps import (
     Case,
     dense_step,
-    init_group,
     of_rank_0,
     packed_step,
     random_shard,
-    transports,
 )
 
 from sglang.test.kits.shard_winner_kit import peak_cpu_bytes
+from sglang.test.kits.tp_group_kit import init_group, transports
 
 
 class Limits(NamedTuple):

@@ -3,7 +3,7 @@
 Benchmarks time these steps; none of them has a copy of its own.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, List, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,17 +12,7 @@ from sglang.kernels.ops.speculative.shard_winner import (
     merge_shard_winners,
     shard_winner,
 )
-from sglang.srt.distributed.device_communicators.vocab_gather import (
-    NVLinkVocabGather,
-    VocabGather,
-    make_vocab_gather,
-)
-from sglang.srt.distributed.parallel_state import (
-    init_distributed_environment,
-    initialize_model_parallel,
-)
-from sglang.srt.runtime_context import get_parallel
-from sglang.test.test_utils import publish_build_topology
+from sglang.srt.distributed.device_communicators.vocab_gather import VocabGather
 
 HEAD_PADDING = 64
 """SGLang pads a vocabulary to a multiple of this before it splits the head."""
@@ -44,41 +34,6 @@ class Shard(NamedTuple):
     logits: torch.Tensor
     start: int
     valid_width: int
-
-
-def init_group(rank: int, world_size: int, local_rank: int, device: str) -> Any:
-    """SGLang's tensor-parallel group over the ranks of this run."""
-    on_cpu = device == "cpu"
-    backend = "gloo" if on_cpu else "nccl"
-    init_distributed_environment(
-        world_size=world_size, rank=rank, local_rank=local_rank, backend=backend
-    )
-    publish_build_topology(
-        tp_size=world_size,
-        ep_size=1,
-        pp_size=1,
-        device=device,
-        world_rank=rank,
-        disable_custom_all_reduce=on_cpu,
-    )
-    initialize_model_parallel(backend=backend)
-    return get_parallel().tp_group
-
-
-def transports(group: Any, device: str) -> Dict[str, VocabGather]:
-    """Every way in which the packed path can exchange its words here.
-
-    The names are those of the packed path's ``transport``. A transport counts if every
-    rank of the group has it.
-    """
-    # As in VocabParallelDraft.
-    options = dict(local_width=4, dtype=torch.float32, symm_rows=0)
-    plain = make_vocab_gather(group, prefer_nvlink=False, **options)
-    if device == "cpu":
-        return {"gloo": plain}
-    push = make_vocab_gather(group, **options)
-    pushes = group.all_gather_object(isinstance(push, NVLinkVocabGather))
-    return {"nccl": plain, **({"nvlink_push": push} if all(pushes) else {})}
 
 
 def random_shard(rank: int, world_size: int, case: Case, device: str) -> Shard:

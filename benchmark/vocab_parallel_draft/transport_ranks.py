@@ -12,10 +12,10 @@ from selection_steps import (
     of_rank_0,
     packed_step,
     random_shard,
-    transports,
 )
 
 from sglang.kernels.ops.speculative.shard_winner import padded_rows
+from sglang.test.kits.tp_group_kit import transports
 
 GRAPH_STEPS = 16
 """Steps in a captured graph: the gap between two replays is spread over them."""
