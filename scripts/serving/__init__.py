@@ -5,6 +5,7 @@ Shared by the demo and the end-to-end tests; knows nothing of either.
 
 from scripts.serving import cpu_engine
 from scripts.serving.client import Completion, RequestFailed, complete, complete_all
+from scripts.serving.launch import Running, launch, server_command
 from scripts.serving.memory import MemorySampler, PssSampler
 from scripts.serving.ports import check_port_free, free_port
 from scripts.serving.processes import interruptible
@@ -15,6 +16,7 @@ __all__ = [
     "MemorySampler",
     "PssSampler",
     "RequestFailed",
+    "Running",
     "Server",
     "ServerCommand",
     "ServerError",
@@ -24,4 +26,6 @@ __all__ = [
     "cpu_engine",
     "free_port",
     "interruptible",
+    "launch",
+    "server_command",
 ]

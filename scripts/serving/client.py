@@ -22,7 +22,8 @@ class Completion:
     """Answer to one request. On failure `error` is set and the rest is empty.
 
     `accept_length` includes the bonus token; it and the two counts are None without
-    speculative decoding.
+    speculative decoding. `correct_histogram[n]` counts the rounds in which `n` drafts
+    were correct.
     """
 
     output_ids: list[int]
@@ -31,6 +32,7 @@ class Completion:
     proposed_drafts: int | None
     latency_s: float
     error: str | None = None
+    correct_histogram: list[int] | None = None
 
 
 def post_json(url: str, body: dict[str, Any], timeout_s: float) -> Any:
@@ -95,6 +97,7 @@ def complete(
         verify_rounds=meta.get("spec_verify_ct"),
         proposed_drafts=meta.get("spec_num_proposed_drafts"),
         latency_s=latency_s,
+        correct_histogram=meta.get("spec_correct_drafts_histogram"),
     )
 
 

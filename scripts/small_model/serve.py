@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collective_counter import RankCounters, read_settled_counters
 
-from scripts.serving import Server, ServerCommand, cpu_engine, free_port
+from scripts.serving import Running, cpu_engine, launch
 from scripts.small_model.folder import write_model
 from scripts.small_model.spec import ModelSpec
 
@@ -18,17 +18,8 @@ SMALL = ModelSpec(vocab_size=1003)
 
 
 @dataclass(frozen=True)
-class Running:
-    """A server that answers, with the folder of its collective counters."""
-
-    server: Server
-    model_path: Path
-    counter_dir: Path
-
-    @property
-    def url(self) -> str:
-        """Address of the server, without a path."""
-        return self.server.url
+class Counted(Running):
+    """A running server whose counters can be read."""
 
     def counters(self) -> list[RankCounters]:
         """A snapshot of every rank once its draft steps have come to rest."""
@@ -52,7 +43,7 @@ class SmallServers:
         num_steps: int = 3,
         args: Sequence[str] = (),
         fork: Path | None = cpu_engine.FORK,
-    ) -> Iterator[Running]:
+    ) -> Iterator[Counted]:
         """A running server of `spec` with `args` after the usual ones.
 
         `fork=None` serves the installed SGLang, `num_steps=0` without speculation.
@@ -60,16 +51,10 @@ class SmallServers:
         """
         scratch = self._folder / f"server{next(self._starts)}"
         chain = cpu_engine.chain_args(num_steps) if num_steps else []
-        command = ServerCommand(
-            model_path=self.model(spec),
-            args=[*cpu_engine.engine_args(tp=tp, dtype=spec.dtype), *chain, *args],
-            port=free_port(),
-            log_path=scratch / "server.log",
-            env=cpu_engine.environment(tp, scratch / "counters"),
-            python_path=cpu_engine.python_path(fork),
-        )
-        with Server(command) as server:
-            yield Running(server, command.model_path, scratch / "counters")
+        args = [*cpu_engine.engine_args(tp=tp, dtype=spec.dtype), *chain, *args]
+        options = dict(tp=tp, args=args, fork=fork)
+        with launch(self.model(spec), scratch, **options) as running:
+            yield Counted(running.server, running.folder)
 
     def model(self, spec: ModelSpec) -> Path:
         """The folder of a model, made on first use."""

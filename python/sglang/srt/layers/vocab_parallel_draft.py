@@ -143,14 +143,10 @@ class VocabParallelDraft:
         ``rows``: an index tensor of the rows to hand on, all of them if ``None``.
         """
         token_ids, logits = draft_token_ids(output), output.next_token_logits
-        logsumexp = output.logits_logsumexp
+        lse = output.logits_logsumexp
         if rows is not None:
-            token_ids, logits, logsumexp = (
-                token_ids[rows],
-                logits[rows],
-                logsumexp[rows],
-            )
-        probability = selected_probability(logits, logsumexp.unsqueeze(-1))
+            token_ids, logits, lse = token_ids[rows], logits[rows], lse[rows]
+        probability = selected_probability(logits, lse.unsqueeze(-1))
         return probability, token_ids.view(logits.shape)
 
     def _select(

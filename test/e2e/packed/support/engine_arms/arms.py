@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cpu_engine_env import default_server_args, server_env
+from cpu_engine_env import default_server_args
+from scripts import serving
 from scripts.demo.settings import FLAG
-from scripts.serving import Server, ServerCommand, cpu_engine, free_port
+from scripts.serving import ServerCommand, cpu_engine
 from scripts.serving.client import get_json
 from scripts.small_model.folder import write_model
 from scripts.small_model.spec import ModelSpec
@@ -48,17 +48,18 @@ ARMS = {
 
 
 @dataclass(frozen=True)
-class Running:
+class Running(serving.Running):
     """A server that answers, and the folders its plugins write to."""
 
-    server: Server
-    events: Path
-    counters: Path
+    @property
+    def events(self) -> Path:
+        """Where the recorder writes."""
+        return self.folder / "events"
 
     @property
-    def url(self) -> str:
-        """Address without a path."""
-        return self.server.url
+    def counters(self) -> Path:
+        """Where the collective counter writes."""
+        return self.counter_dir
 
 
 def prepare_model(spec: ModelSpec = SPEC) -> Path:
@@ -97,12 +98,11 @@ def launch(
     `speculation` takes the place of `chain_args()`. Raises ServerError when it does
     not come up.
     """
-    events, counters = folder / "events", folder / "counters"
-    for stale in [*events.glob("*"), *counters.glob("*")]:
+    for stale in (folder / "events").glob("*"):
         stale.unlink()
-    command = server_command(arm, folder, model=model, tp=tp, speculation=speculation)
-    with Server(command) as server:
-        yield Running(server, events, counters)
+    options = _options(arm, folder, tp=tp, speculation=speculation)
+    with serving.launch(model or prepare_model(), folder, **options) as running:
+        yield Running(running.server, folder)
 
 
 def server_command(
@@ -115,14 +115,19 @@ def server_command(
     port: int | None = None,
 ) -> ServerCommand:
     """The command line and environment that `launch` starts."""
-    extra = [SUPPORT, cpu_engine.COLLECTIVE_COUNTER]
-    python_path = [*([arm.fork] if arm.fork else []), *extra]
-    env = server_env(tp, {"PATH": os.environ["PATH"]}, python_path=python_path)
-    env["VPDRAFT_COUNTER_DIR"] = str(folder / "counters")
-    env["VPDRAFT_RECORDER_DIR"] = str(folder / "events")
-    env |= arm.env
-    return ServerCommand(
-        model_path=model or prepare_model(),
+    options = _options(arm, folder, tp=tp, speculation=speculation)
+    path = model or prepare_model()
+    return serving.server_command(path, folder, port=port, **options)
+
+
+def _options(
+    arm: Arm, folder: Path, *, tp: int, speculation: Sequence[str] | None
+) -> dict[str, Any]:
+    return dict(
+        tp=tp,
+        fork=arm.fork,
+        plugins=[SUPPORT],
+        env={"VPDRAFT_RECORDER_DIR": str(folder / "events"), **arm.env},
         args=[
             *default_server_args(tp),
             *("--chunked-prefill-size", str(CHUNK)),
@@ -131,9 +136,6 @@ def server_command(
             *(chain_args() if speculation is None else speculation),
             *arm.args,
         ],
-        port=port or free_port(),
-        log_path=folder / "server.log",
-        env=env,
     )
 
 
