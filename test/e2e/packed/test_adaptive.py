@@ -69,11 +69,10 @@ def test_steps_change(off: Recording, on: Recording) -> None:
     assert on.status["path"] == "packed" and off.status is None
     for arm in (off, on):
         swaps = re.findall(
-            r"Switch adaptive runtime state: steps (\d+) -> (\d+)", arm.log
+            r"Switch adaptive runtime state: steps \d+ -> (\d+)", arm.log
         )
-        steps = {int(new) for _, new in swaps}
-        assert len(swaps) > 10 and {1, 2, NUM_STEPS} <= steps
-        assert set(widths(arm, "alone")) == steps & set(widths(arm, "alone"))
+        assert len(swaps) > 10
+        assert {"1", "2", str(NUM_STEPS)} <= set(swaps)
         assert len(set(widths(arm, "alone"))) >= 3
 
 
