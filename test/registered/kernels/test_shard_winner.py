@@ -69,6 +69,8 @@ class SelectionCases:
         width, rows = 20000, 64
         pairs = ((5, 6), (5, 127), (127, 128), (5, 300), (8191, 8192), (9000, 19999))
         pairs += ((19999, 20000), (10, 79999), (39999, 40001))
+        # One lane of a kernel sees both: its block is 1024 columns of BF16.
+        pairs += ((5, 5 + 1024), (1030, 1030 + 4096))
         for first, second in pairs:
             for shift in (0, 3 * width):
                 if second + shift < 4 * width:
