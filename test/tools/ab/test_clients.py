@@ -144,7 +144,7 @@ def test_aiperf_units(tmp_path: Path) -> None:
     [
         {"request_count": {"avg": 2.0}, "error_request_count": {"avg": 1.0}},
         {
-            "request_count": {"avg": 2.0},
+            "request_count": {"avg": 3.0},
             "error_summary": [{"error_details": {"type": "TimeoutError"}, "count": 1}],
         },
         {"request_count": {"avg": 2.0}, "was_cancelled": True},

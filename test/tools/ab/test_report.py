@@ -233,12 +233,8 @@ def test_charts_stay_inside_their_frame() -> None:
         _, _, width, height = map(float, root.attrib["viewBox"].split())
         assert width == WIDTH
         for node in root.iter():
-            for name, top in (
-                ("x", width),
-                ("cx", width),
-                ("y", height),
-                ("cy", height),
-            ):
+            for name in ("x", "x1", "x2", "cx", "y", "y1", "y2", "cy"):
+                top = width if "x" in name else height
                 if name in node.attrib:
                     assert 0 <= float(node.attrib[name]) <= top, ElementTree.tostring(
                         node
