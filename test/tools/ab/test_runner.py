@@ -155,7 +155,7 @@ def test_the_arms_differ_in_one_word(one_pair: Kit) -> None:
 
 def test_null_run(kit: Kit) -> None:
     """Red when the null run serves packed, or noise passes for a difference."""
-    assert kit.run("--null") == 0
+    assert kit.run("--null", "--concurrency", "1", "--requests", "2") == 0
     report = kit.report()
     assert report["sides"] == ["dense", "dense-again"]
     assert report["by_side"]["dense-again"]["draft_path"][0]["path"] == "dense"
@@ -223,9 +223,10 @@ def test_killed_mid_run_then_resumed(kit: Kit) -> None:
 def test_a_failed_request_allows_no_verdict(kit: Kit) -> None:
     """Red when a win is reported although requests failed."""
     kit.switch("lose-one")
-    assert kit.run("--pairs", "1") == 1
+    one = ["--pairs", "1", "--concurrency", "1", "--requests", "2"]
+    assert kit.run(*one) == 1
     report = kit.report()
-    assert report["verdict"] == "No verdict: requests failed (2 dense, 2 packed)."
+    assert report["verdict"] == "No verdict: requests failed (1 dense, 1 packed)."
     assert report["errors"]["dense"]["messages"] == ["gone"]
 
 
