@@ -1,7 +1,7 @@
 """Dense against packed selection of draft tokens over gloo ranks.
 
 Both arms run in turn in the same processes, on the same logits, over the process
-groups that SGLang builds. See README.md beside this file.
+groups that SGLang builds.
 """
 
 import argparse

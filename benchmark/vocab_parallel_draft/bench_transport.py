@@ -4,7 +4,7 @@ Run on the machines that will serve, one process a rank:
 
     torchrun --nproc-per-node 4 benchmark/vocab_parallel_draft/bench_transport.py
 
-GPUs if there are enough of them, else gloo on the CPU. See README.md beside this file.
+GPUs if there are enough of them, else gloo on the CPU.
 """
 
 import argparse

@@ -12,18 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-COMPOUND = (
-    *DEFINITIONS,
-    ast.If,
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.With,
-    ast.AsyncWith,
-    ast.Try,
-    ast.TryStar,
-    ast.Match,
-)
 
 
 @dataclass(frozen=True)
@@ -221,25 +209,23 @@ def chain_of(node: ast.stmt) -> list[ast.stmt]:
 
 
 def fingerprint(node: ast.stmt) -> str:
-    """`Kind:hash` of a statement; of a compound one only its header counts."""
-    parts = [part for arm in chain_of(node) for part in header(arm)]
-    shape = [getattr(node, "name", "")] if isinstance(node, DEFINITIONS) else []
-    if isinstance(node, COMPOUND) and not isinstance(node, DEFINITIONS):
-        shape = ["else" if getattr(chain_of(node)[-1], "orelse", None) else ""]
+    """`Kind:hash` of a whole statement; of a function or class only the header counts.
+
+    A body beside an edit may change what the edit means. A definition is a place of its
+    own: what happens inside is watched by the edits that are in there.
+    """
     kind = type(node).__name__
-    return f"{kind}:{digest(kind + canonical(shape) + canonical(parts))}"
+    names, parts = [], [node]
+    if isinstance(node, DEFINITIONS):
+        names, parts = [node.name], header(node)
+    return f"{kind}:{digest(kind + canonical(names) + canonical(parts))}"
 
 
 def outline(node: ast.stmt | None) -> list[str]:
-    """A few lines that show a statement to a person."""
+    """The lines that show a person what `fingerprint` has looked at."""
     if node is None:
         return ["(none)"]
-    if not isinstance(node, COMPOUND):
-        return ast.unparse(node).splitlines()
-    chain = chain_of(node)
-    lines = []
-    for position, arm in enumerate(chain):
-        bare = ast.unparse(arm) if position == 0 else "el" + ast.unparse(arm)
-        decorators = len(getattr(arm, "decorator_list", []))
-        lines += bare.splitlines()[: decorators + 1]
-    return lines + ["else:"] * bool(getattr(chain[-1], "orelse", None))
+    lines = ast.unparse(node).splitlines()
+    if isinstance(node, DEFINITIONS):
+        return lines[: len(node.decorator_list) + 1]
+    return lines

@@ -12,9 +12,9 @@ from fork.repeats import our_files
 
 PYTHON = f"python/{PACKAGE}"
 # Copied as they are, at the same path. What stays here: results of one machine, and what
-# drives scripts or writes pages of this repository.
+# speaks of this repository's commands, scripts and pages.
 COPIED = ("test/registered/", "benchmark/")
-STAYS = ("results-", "records/", "bench_server.py", "roofline.py")
+STAYS = ("results-", "README", "bench_server.py", "roofline.py")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,6 @@ def copied(project: Project) -> dict[str, bytes]:
         path: text.encode()
         for path, text in our_files(project.root).items()
         if path.startswith(COPIED)
-        and not any(part.startswith(STAYS) for part in path.split("/")[-1:])
+        and not path.rpartition("/")[2].startswith(STAYS)
         and "/records/" not in path
     }

@@ -64,6 +64,7 @@ def test_layout_and_comments_do_not_count(locked, old, new):
         ("load(batch)", "load(batch, 1)", ["after", "top"], "anchored|in the body"),
         ("if batch.idle", "if batch.empty", ["after", "arm", "end"], "anchored|after"),
         ("wait(first)", "wait(0)", ["arm", "end"], "in the body beside"),
+        ("second = first", "second = 0", ["after", "arm", "end"], "anchored|after"),
         ("return second", "return first", ["arm", "end"], "after the anchor"),
         ("    first = load", "    extra()\n    first = load", ["after"], "before"),
         ("self, batch", "self, batch, *more", ["top"], "anchored"),
@@ -141,8 +142,9 @@ def test_the_lock_holds_no_upstream_code(locked):
         ),
         ("x = lambda a, *b: (yield)", "Assign:68ec33ac761c0126"),
         ("class A(B, metaclass=C): pass", "ClassDef:acaee4a3a86f2395"),
-        ("match a:\n case {'k': [1, *_], **r} if r: pass", "Match:35fa52ac5b801f75"),
-        ("if a: pass\nelif b: pass\nelse: pass", "If:04e65cb178f3c161"),
+        ("match a:\n case {'k': [1, *_], **r} if r: pass", "Match:d3277dd13b965aa9"),
+        ("for i in a:\n def g(x): return x\nelse: pass", "For:e04e840722f9adc4"),
+        ("if a: pass\nelif b: pass\nelse: pass", "If:a47e2d8ec2789f8f"),
     ],
 )
 def test_fingerprints_are_equal_on_every_python(source, expected):
