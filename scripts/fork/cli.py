@@ -13,6 +13,8 @@ from fork.pristine import cached_package, package_in, pristine_package
 from fork.project import REPOSITORY, ForkError, Project
 from fork.tree import apply_in_place, build_tree
 
+REGISTERED = "test/registered/"  # goes upstream at the same path
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
@@ -115,10 +117,17 @@ def apply(project: Project, options: argparse.Namespace) -> str:
 
 def diff(project: Project, options: argparse.Namespace) -> str:
     from fork.diff import make_diff, summary
+    from fork.repeats import our_files
 
     out = options.out or project.build / "upstream.diff"
     _, package = pristine_package(project, Pins.load(project), options.wheel)
-    result = make_diff(make_plan(project, package, engine=False).require())
+    plan = make_plan(project, package, engine=False).require()
+    tests = {
+        path: text.encode()
+        for path, text in our_files(project.root).items()
+        if path.startswith(REGISTERED)
+    }
+    result = make_diff(plan, tests)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(result.text)
     return f"{out}: {summary(result)}"

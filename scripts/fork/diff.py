@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fork.edits import Edit
@@ -46,8 +47,11 @@ class Diff:
     removed: list[Replaced]
 
 
-def make_diff(plan: Plan) -> Diff:
-    """The patch that turns upstream's files into the plan's, in path order."""
+def make_diff(plan: Plan, beside: Mapping[str, bytes] | None = None) -> Diff:
+    """The patch that turns upstream's files into the plan's, in path order.
+
+    `beside` are new files outside the package, by path in a checkout; they follow.
+    """
     parts: list[bytes] = []
     added, removed = 0, []
     for file in sorted(plan.changes.keys() | plan.new_files.keys()):
@@ -69,6 +73,9 @@ def make_diff(plan: Plan) -> Diff:
             for piece in pieces
             for line in range(piece.start, piece.stop)
         ]
+    for path, data in sorted((beside or {}).items()):
+        parts.append(new_file(path, data))
+        added += len(lines_of(data))
     return Diff(b"".join(parts), added, removed)
 
 

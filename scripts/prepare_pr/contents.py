@@ -14,7 +14,7 @@ PYTHON = f"python/{PACKAGE}"
 # Copied as they are, at the same path. What stays here: results of one machine, and what
 # speaks of this repository's commands, scripts and pages.
 COPIED = ("test/registered/", "benchmark/")
-STAYS = ("results-", "README", "bench_server.py", "roofline.py")
+STAYS = ("results-", "bench_server.py", "roofline.py")
 
 
 @dataclass(frozen=True)

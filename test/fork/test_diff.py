@@ -67,6 +67,16 @@ def test_git_applies_the_diff_and_gives_the_fork_tree(shop):
     assert files(applied(shop)) == files(shop.root / "build/fork/sglang")
 
 
+def test_registered_tests_are_in_it(shop):
+    """Red when the diff for upstream lacks its tests, or has those that stay here."""
+    shop.write("test/registered/spec/test_n.py", "n = 1\n")
+    shop.write("test/fork/test_n.py", "n = 1\n")
+    assert shop.run("diff")[0] == 0
+    checkout = applied(shop).parents[1]
+    assert (checkout / "test/registered/spec/test_n.py").read_text() == "n = 1\n"
+    assert not (checkout / "test/fork").exists()
+
+
 def test_hunks_fit_without_a_search(shop):
     """Red when a hunk's line numbers are off: git would find its place all the same."""
     shop.run("diff")
