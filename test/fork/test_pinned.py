@@ -15,6 +15,7 @@ from fork.pins import Pins
 from fork.plan import make_plan
 from fork.pristine import cached_package
 from fork.project import Project
+from prepare_pr.checks import RUFF_FORMAT, tool
 
 PROJECT = Project()
 PACKAGE = cached_package(PROJECT, Pins.load(PROJECT))
@@ -46,6 +47,17 @@ def test_git_takes_the_diff_on_the_pinned_files(edited_files):
         assert (edited_files / "python/sglang" / name).read_bytes() == change.after
     for name, data in plan.new_files.items():
         assert (edited_files / "python/sglang" / name).read_bytes() == data
+
+
+def test_edited_files_keep_their_layout(edited_files):
+    """Red when an insert is laid out in a way that upstream's formatter would change."""
+    plan = make_plan(PROJECT, PACKAGE, engine=False).require()
+    for name, change in plan.changes.items():
+        (edited_files / "python/sglang" / name).write_bytes(change.after)
+    check = tool(edited_files, "ruff", [*RUFF_FORMAT, "python"])
+    if check.passed is None:
+        pytest.skip(check.note)
+    assert check.passed, check.note
 
 
 def test_one_changed_neighbour_stops_every_edit_beside_it(edited_files):
