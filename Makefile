@@ -18,6 +18,7 @@ help:
 	@echo "make ab      dense against packed on this machine, a report (docs/operators.md)"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
+	@echo "make pr TREE= | compat | bump VERSION= (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
 	@echo "make faults | kernel-report | test-gpu (README.md)"
 
