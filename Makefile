@@ -11,7 +11,7 @@ RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 BENCH := benchmark/vocab_parallel_draft
 
 .PHONY: help env fork diff check lock wheel demo ab test test-gpu bench bench-sampling \
-	bench-server bench-workspace faults kernel-report lint clean
+	bench-server bench-workspace faults families families-record kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
@@ -20,7 +20,7 @@ help:
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
 	@echo "make pr TREE= | compat | bump VERSION= (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
-	@echo "make faults | kernel-report | test-gpu (README.md)"
+	@echo "make faults | families | kernel-report | test-gpu (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -75,6 +75,15 @@ bench-workspace: fork
 # FAULTS_ARGS="--group unit" without kernels and servers.
 faults: fork
 	@$(RUN) -m scripts.planted_faults $(FAULTS_ARGS)
+
+# Every draft family through the server, the flag off against on: build/families.json.
+# It goes on where it was; FAMILIES_ARGS="--only eagle3 mimo-v2" for some of them.
+families: fork
+	@$(RUN) -m scripts.families $(FAMILIES_ARGS)
+
+# The whole list, and docs/families.md from it.
+families-record: fork
+	@$(RUN) -m scripts.families --record $(FAMILIES_ARGS)
 
 # Registers, spills and shared memory of every kernel for sm_90 and sm_100; no GPU.
 kernel-report: env

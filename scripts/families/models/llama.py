@@ -9,7 +9,7 @@ from .weights import HIDDEN, VOCAB, Model, Tensors, Weights, ones
 HEADS, KV_HEADS = 8, 4
 HEAD_DIM = HIDDEN // HEADS
 LAYERS, STANDALONE_LAYERS = 8, 6
-DRAFT_VOCAB = 512
+DRAFT_VOCAB = 500
 
 
 def config(architecture: str, layers: int) -> dict:
