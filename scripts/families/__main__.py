@@ -19,7 +19,7 @@ from .catalog import FAMILIES, UNIT_CASES, Family
 from .compare import Row, accept_length, family_row, faults, unit_rows
 from .document import record
 from .serve import Kitchen, Served
-from .store import Store, fingerprint
+from .store import MODEL_SOURCES, Store, fingerprint
 
 BUILD = cpu_engine.ROOT / "build"
 ARMS = ("off", "on")
@@ -84,7 +84,8 @@ def compared(name: str, family: Family, off: Served, on: Served) -> Row | None:
 
 def run(args: argparse.Namespace) -> list[str]:
     """Compare what was asked for and write the rows; returns the names that failed."""
-    kitchen = Kitchen(BUILD / "families")
+    made_by = fingerprint(sources=MODEL_SOURCES)[:12]
+    kitchen = Kitchen(BUILD / "families" / "models" / made_by)
     store = Store(BUILD / "families", fingerprint())
     names = args.only or list(FAMILIES)
     rows, failed = [], []

@@ -90,10 +90,10 @@ def prompts() -> list[list[int]]:
 
 
 class Kitchen:
-    """Writes each model once, below a folder, and serves it."""
+    """Writes each model once, below a folder of their own, and serves it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._models = folder / "models"
+    def __init__(self, models: Path) -> None:
+        self._models = models
 
     def model(self, build: Builder) -> Path:
         """The folder of a model, written when it is not there yet."""

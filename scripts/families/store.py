@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.serving import cpu_engine
@@ -17,13 +18,14 @@ SOURCES = (
     *("scripts/families/models", "scripts/families/catalog.py"),
     *("scripts/families/serve.py", "scripts/serving", "scripts/small_model"),
 )
+MODEL_SOURCES = ("scripts/families/models", "scripts/small_model")
 SUFFIXES = {".py", ".toml"}
 
 
-def fingerprint(root: Path = cpu_engine.ROOT) -> str:
+def fingerprint(root: Path = cpu_engine.ROOT, sources: Sequence[str] = SOURCES) -> str:
     """Of this repository's sources that a family's result depends on."""
     digest = hashlib.sha256()
-    for source in SOURCES:
+    for source in sources:
         for path in sorted([root / source, *(root / source).rglob("*")]):
             if path.suffix in SUFFIXES and path.is_file():
                 digest.update(path.relative_to(root).as_posix().encode())

@@ -30,7 +30,7 @@ class Arms:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kitchen = Kitchen(folder)
+        self._kitchen = Kitchen(folder / "models")
         self._served: dict[tuple, Served] = {}
 
     def family(self, name: str, flag: str) -> Served:

@@ -223,7 +223,7 @@ class StubKitchen:
 def kitchen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubKitchen:
     stub = StubKitchen(tmp_path)
     monkeypatch.setattr(command, "BUILD", tmp_path)
-    monkeypatch.setattr(command, "Kitchen", lambda folder: stub)
+    monkeypatch.setattr(command, "Kitchen", lambda models: stub)
     return stub
 
 
@@ -244,7 +244,7 @@ def test_a_run_goes_on_where_it_was(
     assert command.main(["--only", "eagle3"]) == 0
     assert kitchen.calls == []
     assert command.main(["--only", "eagle3", "--again"]) == 0
-    monkeypatch.setattr(command, "fingerprint", lambda: "other")
+    monkeypatch.setattr(command, "fingerprint", lambda **_: "other")
     assert command.main(["--only", "eagle3"]) == 0
     assert kitchen.calls == [("eagle3", "off"), ("eagle3", "on")] * 2
 
