@@ -12,6 +12,7 @@ from fork.plan import new_files
 from fork.project import Project
 from prepare_pr.contents import copied
 from prepare_pr.docs import page_text
+from prepare_pr.stack import make_stack
 
 from sglang.test.ci.ci_register import ut_parse_one_file
 
@@ -114,3 +115,10 @@ def test_the_page_names_nothing_of_this_repository():
     text = page_text(PROJECT)
     assert [match[0] for match in OURS.finditer(text)] == []
     assert text.count("| --- |") >= 3 and "@table" not in text
+
+
+def test_every_file_has_a_commit_that_stands():
+    """Red when a new file has no commit, or one that imports what comes later."""
+    stack = make_stack({path: text.encode() for path, text in GOES.items()}, set(GOES))
+    assert sum(len(commit.files) for commit in stack) == len(GOES)
+    assert [commit.name for commit in stack][0] == "kernels"
