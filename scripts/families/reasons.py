@@ -14,6 +14,7 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import DenseReason
 FALLBACKS = "test/e2e/packed/test_fallbacks.py"
 AUTO = "test/e2e/packed/test_auto.py"
 SERVED = "starts"
+REFUSED = "refused on a CPU"
 NO_MODEL = "no model that the CPU engine serves has it"
 
 
@@ -54,19 +55,33 @@ REASONS = {
     ),
     DenseReason.UNSUPPORTED_WORKER: ReasonCase(
         {"has_packed_sites": False},
-        "NGRAM, DFLASH, DSPARK, UNO",
-        "NGRAM fails: no `sgl_kernel.speculative`; the others are refused on a CPU",
+        "NGRAM, UNO",
+        "NGRAM fails: no `sgl_kernel.speculative`; UNO is refused on a CPU",
     ),
     DenseReason.TOPK: ReasonCase(
-        {"topk": 4},
-        "`--speculative-eagle-topk 4`",
+        {"topk": 17},
+        "`--speculative-eagle-topk 17`",
         SERVED,
-        (FALLBACKS, "make families"),
+        (FALLBACKS,),
     ),
     DenseReason.REJECTION_SAMPLING: ReasonCase(
         {"rejection_sampling": True},
         "`--speculative-use-rejection-sampling`",
         "fails: 0 active Triton drivers",
+    ),
+    DenseReason.SAMPLED_DRAFT: ReasonCase(
+        {"sampled_draft": True}, "DSPARK, which samples its draft", REFUSED
+    ),
+    DenseReason.CANDIDATE_SEARCH: ReasonCase(
+        {"candidate_search": True}, "DFLASH with a lattice of candidates", REFUSED
+    ),
+    DenseReason.WHOLE_VOCABULARY: ReasonCase(
+        {"whole_vocabulary": True},
+        "`--speculative-domino-candidate-pool-size 0`",
+        REFUSED,
+    ),
+    DenseReason.MEGAKERNEL: ReasonCase(
+        {"megakernel": True}, "DSPARK through NVIDIA's megakernel", REFUSED
     ),
     DenseReason.TOKEN_MAP: ReasonCase(
         {"token_map": True},

@@ -23,7 +23,7 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import (
 
 ROOT = Path(__file__).resolve().parents[2]
 EAGLE3 = FAMILIES["eagle3"]
-TREE = FAMILIES["eagle-tree"]
+WIDE = dataclasses.replace(FAMILIES["eagle-tree"], facts={"topk": 17})
 
 
 def served(family, packed: bool) -> Served:
@@ -57,7 +57,7 @@ def answers(arm: Served, where: str, **fields) -> Served:
     return changed(arm, **{where: [dataclasses.replace(first, **fields), *rest]})
 
 
-@pytest.mark.parametrize("family", [EAGLE3, TREE], ids=["packed", "dense"])
+@pytest.mark.parametrize("family", [EAGLE3, WIDE], ids=["packed", "dense"])
 def test_arms_that_agree(family) -> None:
     """Red when a sound pair is refused."""
     assert faults(family, served(family, False), served(family, True)) == []
@@ -128,7 +128,7 @@ def test_rows() -> None:
         "dense_bytes_per_step": 8000.0,
         "accept_length": 2.0,
     }
-    row = family_row("eagle-tree", TREE, served(TREE, False), served(TREE, True))
+    row = family_row("wide", WIDE, served(WIDE, False), served(WIDE, True))
     assert (row["path"], row["reason"]) == ("dense", "topk")
     assert row["packed_bytes_per_step"] is None
 
@@ -194,7 +194,7 @@ def test_rows_are_recorded_one_by_one(
     (line,) = [line for line in lines if line.startswith("| eagle3 |")]
     assert "| packed | 96 | 8000 | 3.25 |" in line
     (line,) = [line for line in lines if line.startswith("| eagle-tree |")]
-    assert "| dense: `topk` | – | 8000 | 1.50 |" in line
+    assert "| packed | 96 | 8000 | 1.50 |" in line
     (line,) = [line for line in lines if line.startswith("| mimo-v2 |")]
     assert "| packed | not recorded | not recorded | not recorded |" in line
 
