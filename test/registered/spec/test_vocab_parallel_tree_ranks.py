@@ -101,7 +101,7 @@ class TestTreeRanks(CustomTestCase):
         # rank sends words of another size (a hang).
         case = (8, "float32", even_bounds(9, 4))
         per_rank = run_ranks(topk_kit.random_topk, 4, 7, [case])
-        results = [result for result, in per_rank]
+        results = [result for (result,) in per_rank]
         self.check(results, rank_kit.random_logits(7, 9, "float32"), 8)
 
 

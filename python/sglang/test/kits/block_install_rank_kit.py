@@ -49,8 +49,9 @@ def _install(
     with configured(group, algorithm, configuration):
         vocab_parallel_draft_install.install_vocab_parallel_draft(spec_worker)
     markov_head = getattr(spec_worker.__dict__.get("draft_model"), "markov_head", None)
-    places = spec_worker.__dict__.get("vocab_parallel_draft"), getattr(
-        markov_head, "vocab_parallel_draft", None
+    places = (
+        spec_worker.__dict__.get("vocab_parallel_draft"),
+        getattr(markov_head, "vocab_parallel_draft", None),
     )
     return {
         "status": spec_worker.vocab_parallel_draft_status,
