@@ -173,6 +173,7 @@ class UnitCase:
         return "dense" if self.reason else "packed"
 
 
+_DP = "test/registered/spec/test_vocab_parallel_draft_dp.py"
 _HEADS = "test/registered/spec/test_vocab_parallel_draft_heads.py"
 _ELIGIBILITY = "test/registered/spec/test_vocab_parallel_draft.py"
 
@@ -184,6 +185,9 @@ UNIT_CASES = {
     "head with added vocabulary": UnitCase(
         "SGLang reads its columns as ids", _HEADS, {"added_vocab": True}
     ),
+    "data-parallel attention": UnitCase("head over all ranks, idle ones too", _DP),
+    "DP LM head": UnitCase("head over an attention-TP group", _DP),
+    "LM-head all-to-all": UnitCase("words gathered, not exchanged", _DP),
     "frozen-KV MTP": UnitCase(
         "whole head on every rank", _ELIGIBILITY, {"gathers": False}
     ),

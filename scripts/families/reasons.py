@@ -36,17 +36,17 @@ REASONS = {
     ),
     DenseReason.DP_LM_HEAD: ReasonCase(
         {"dp_lm_head": True},
-        "`--enable-dp-lm-head`",
+        "a block drafter with `--enable-dp-lm-head`",
         "fails with data-parallel attention: shapes differ in `_set_kv_buffer_impl`",
     ),
     DenseReason.LM_HEAD_ALL_TO_ALL: ReasonCase(
         {"lm_head_all_to_all": True},
-        "`--enable-tp-lm-head-all-to-all`",
+        "a block drafter with `--enable-tp-lm-head-all-to-all`",
         "refused: it needs data-parallel attention",
     ),
     DenseReason.DP_ATTENTION: ReasonCase(
         {"dp_attention": True},
-        "`--enable-dp-attention`",
+        "a block drafter with `--enable-dp-attention`",
         "fails: shapes differ in `_set_kv_buffer_impl`",
     ),
     DenseReason.TP1: ReasonCase({"tp_size": 1}, "`--tp 1`", SERVED, (FALLBACKS,)),

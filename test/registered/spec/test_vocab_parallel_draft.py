@@ -127,8 +127,17 @@ class TestEligibility(CustomTestCase):
     def test_every_fact_matters(self):
         """Red when a fact is collected that no reason reads."""
         names = {name for fact in REASON_OF_FACT.values() for name in fact}
-        names.add("mode")  # says whether there is a table to look at
+        names |= {"mode", "gathers_rows"}  # say whether there is a table to look at
         self.assertEqual({f.name for f in dataclasses.fields(DraftFacts)}, names)
+
+    def test_what_the_table_of_auto_does_not_hold(self):
+        """Red when auto looks a tree up among chains, or lets a data-parallel rank choose
+        by its own rows while the others have other rows (a hang)."""
+        for fact in ({"topk": 4}, {"gathers_rows": True}):
+            facts = DraftFacts(mode="auto", **fact)
+            self.assertIs(dense_reason(facts), DenseReason.NOT_MEASURED)
+            self.assertIsNone(dense_reason(DraftFacts(**fact)))
+        self.assertIsNone(dense_reason(DraftFacts(mode="auto")))
 
     def test_ranks_that_disagree_go_dense_together(self):
         """Red when a rank acts on its own verdict, or pushes alone."""
@@ -200,9 +209,6 @@ class TestFacts(CustomTestCase):
         )
         sizes = dict(
             pp_size=1,
-            attn_dp_size=1,
-            enable_dp_lm_head=False,
-            enable_tp_lm_head_all_to_all=False,
         )
         module = "sglang.srt.layers.vocab_parallel_draft_eligibility"
         with (
@@ -228,11 +234,6 @@ class TestFacts(CustomTestCase):
                 "spec": {"speculative_use_rejection_sampling": True}
             },
             DenseReason.PIPELINE_PARALLEL: {"parallel": {"pp_size": 2}},
-            DenseReason.DP_ATTENTION: {"parallel": {"attn_dp_size": 2}},
-            DenseReason.DP_LM_HEAD: {"parallel": {"enable_dp_lm_head": True}},
-            DenseReason.LM_HEAD_ALL_TO_ALL: {
-                "parallel": {"enable_tp_lm_head_all_to_all": True}
-            },
             DenseReason.TP1: {"group": SimpleNamespace(world_size=1, rank_in_group=0)},
         }
         for reason, changed in cases.items():
@@ -245,6 +246,8 @@ class TestFacts(CustomTestCase):
         self.assertIs(dense_reason(facts), DenseReason.NONPOSITIVE_SCALE)
         facts = self.facts(self.processor(do_tensor_parallel_all_gather=False))
         self.assertIs(dense_reason(facts), DenseReason.NO_GATHER)
+        facts = self.facts(self.processor(do_tensor_parallel_all_gather_dp_attn=True))
+        self.assertTrue(facts.gathers_rows)
         facts = self.facts(self.processor(final_logit_softcapping=30.0))
         self.assertEqual(facts.softcap, 30.0)
 

@@ -7,7 +7,7 @@ the global winner of each row, the second turns that output into what EAGLE carr
 
 from __future__ import annotations
 
-from typing import Any, Container, Dict, Optional, Tuple
+from typing import Any, Container, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -17,7 +17,10 @@ from sglang.kernels.ops.speculative.shard_winner import (
 )
 from sglang.srt.distributed.device_communicators.vocab_gather import VocabGather
 from sglang.srt.layers.logits_processor import LogitsProcessor, LogitsProcessorOutput
-from sglang.srt.layers.vocab_parallel_draft_eligibility import valid_width
+from sglang.srt.layers.vocab_parallel_draft_eligibility import (
+    gathers_rows,
+    valid_width,
+)
 from sglang.srt.layers.vocab_parallel_draft_step import (
     DraftStep,
     begin_step,
@@ -26,6 +29,19 @@ from sglang.srt.layers.vocab_parallel_draft_step import (
 )
 from sglang.srt.runtime_context import LoRABatchLayout, get_forward
 from sglang.srt.speculative.draft_confidence import selected_probability
+
+
+class OwnRows(NamedTuple):
+    """A rank's rows among those of all data-parallel ranks. ``start``: int64 scalar
+    tensor. Padding rows are counted, and may hold any rank's rows."""
+
+    start: torch.Tensor
+    count: int
+
+    def of(self, gathered: torch.Tensor, rows: int) -> torch.Tensor:
+        """These rows of gathered words ``[words, rows_padded]`` of ``rows`` rows."""
+        own = self.start + torch.arange(self.count, device=gathered.device)
+        return gathered.index_select(1, own.clamp_(max=rows - 1))
 
 
 class VocabParallelDraft:
@@ -52,6 +68,7 @@ class VocabParallelDraft:
         self.transport = transport
         self.packed_rows = packed_rows
         self.k = k
+        self.gathers_rows = gathers_rows(processor)
 
     def takes(self, rows: int) -> bool:
         """Whether a head of so many rows (padding included) goes packed."""
@@ -74,6 +91,7 @@ class VocabParallelDraft:
         processor: LogitsProcessor,
         pruned_states: torch.Tensor,
         lm_head: torch.nn.Module,
+        metadata: Any = None,
         step: Optional[DraftStep] = None,
         **fields: Any,
     ) -> LogitsProcessorOutput:
@@ -84,6 +102,9 @@ class VocabParallelDraft:
             pruned_states: hidden states ``[rows, hidden]`` of the rows that the dense
                 path runs its head on.
             lm_head: the head that eligibility was decided for.
+            metadata: ``LogitsMetadata`` of the batch. With data-parallel attention and
+                a head over all ranks it says whose rows are where: all ranks run the
+                head on all rows, an idle rank too, and each keeps its own.
             step: what the merge of a draft step writes besides.
             **fields: other fields of the output, passed through.
 
@@ -97,16 +118,23 @@ class VocabParallelDraft:
                 "the draft model changed its LM head after start-up; restart with "
                 "--speculative-vocab-parallel-draft off"
             )
-        # As in the dense path without data-parallel attention.
-        with get_forward().scoped(lora_batch_layout=LoRABatchLayout.DP_LOCAL):
+        own, layout = None, LoRABatchLayout.DP_LOCAL
+        if self.gathers_rows:
+            count, layout = pruned_states.shape[0], LoRABatchLayout.TP_GLOBAL
+            pruned_states, _ = processor._gather_dp_attn_hidden_states(
+                pruned_states, metadata
+            )
+            own = OwnRows(metadata.dp_local_start_pos, count)
+        with get_forward().scoped(lora_batch_layout=layout):
             logits = processor._compute_lm_head(pruned_states, lm_head)
         if processor.logit_scale is not None:
             logits.mul_(processor.logit_scale)
-        token_ids, values, logsumexp = self._select(logits, step)
+        token_ids, values, logsumexp = self._select(logits, step, own)
         return LogitsProcessorOutput(
             next_token_logits=values.view(-1, self.k),
             logits_token_ids=token_ids,
             logits_logsumexp=logsumexp,
+            mm_input_embeds=getattr(metadata, "mm_input_embeds", None),
             **fields,
         )
 
@@ -150,8 +178,12 @@ class VocabParallelDraft:
         return probability, token_ids.view(logits.shape)
 
     def _select(
-        self, logits: torch.Tensor, step: Optional[DraftStep]
+        self,
+        logits: torch.Tensor,
+        step: Optional[DraftStep],
+        own: Optional[OwnRows] = None,
     ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        # The same on every rank of the gather, so that all enter it or none.
         rows = logits.shape[0]
         if rows == 0:
             empty = logits.new_empty(0, dtype=torch.float32)
@@ -165,6 +197,8 @@ class VocabParallelDraft:
             k=self.k,
         )
         gathered = self.gather.gather_stacked(words)
+        if own is not None:
+            gathered, rows = own.of(gathered, rows), own.count
         return merge_shard_winners(
             gathered,
             rows=rows,

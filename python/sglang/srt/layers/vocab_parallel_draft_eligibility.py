@@ -30,6 +30,7 @@ class DenseReason(str, Enum):
     WHOLE_VOCABULARY = "whole_vocabulary"
     MEGAKERNEL = "megakernel"
     TOKEN_MAP = "token_map"
+    # Of block drafters; a logits processor serves data-parallel attention.
     DP_ATTENTION = "dp_attention"
     DP_LM_HEAD = "dp_lm_head"
     LM_HEAD_ALL_TO_ALL = "lm_head_all_to_all"
@@ -63,6 +64,7 @@ class DraftFacts:
     dp_attention: bool = False
     dp_lm_head: bool = False
     lm_head_all_to_all: bool = False
+    gathers_rows: bool = False
     supported_head: bool = True
     added_vocab: bool = False
     gathers: bool = True
@@ -95,8 +97,12 @@ def dense_reason(facts: DraftFacts) -> Optional[DenseReason]:
         (facts.device not in ("cpu", "cuda"), DenseReason.UNSUPPORTED_DEVICE),
         # Bit-equality needs the dense path's own tanh, libdevice's on CUDA.
         (bool(facts.softcap) and facts.device != "cpu", DenseReason.SOFTCAP_KERNEL),
-        # The table holds steps of chains.
-        (facts.mode == "auto" and facts.topk != 1, DenseReason.NOT_MEASURED),
+        # The table holds steps of chains, by the rows of the rank itself: with rows of
+        # all data-parallel ranks, ranks with other rows would choose another path.
+        (
+            facts.mode == "auto" and (facts.topk != 1 or facts.gathers_rows),
+            DenseReason.NOT_MEASURED,
+        ),
     )
     return next((reason for holds, reason in conditions if holds), None)
 
@@ -107,16 +113,13 @@ def collect_facts(draft_worker: Any, group: Any) -> Tuple[DraftFacts, ...]:
     A worker without packed sites gives one set. Must run after the draft has its final
     heads. ``group`` is the heads' TP group.
     """
-    spec, parallel = get_spec(), get_parallel()
+    spec = get_spec()
     common = dict(
         mode=spec.speculative_vocab_parallel_draft,
-        pp_size=parallel.pp_size,
+        pp_size=get_parallel().pp_size,
         tp_size=group.world_size,
         topk=spec.speculative_eagle_topk,
         rejection_sampling=spec.speculative_use_rejection_sampling,
-        dp_attention=parallel.attn_dp_size > 1,
-        dp_lm_head=parallel.enable_dp_lm_head,
-        lm_head_all_to_all=parallel.enable_tp_lm_head_all_to_all,
     )
     runners = getattr(draft_worker, "draft_runners", ())
     if not hasattr(draft_worker, "vocab_parallel_draft"):
@@ -138,6 +141,7 @@ def _head_facts(
         supported_head=_is_supported(processor, head, group),
         added_vocab=_has_added_vocab(head),
         gathers=_gathers(model),
+        gathers_rows=gathers_rows(processor),
         logit_scale=None if scale is None else float(scale),
         softcap=getattr(processor, "final_logit_softcapping", None),
         device=runner.device,
@@ -166,6 +170,11 @@ def valid_width(head: Any, vocab_size: int) -> int:
     shard = head.shard_indices
     end = min(shard.org_vocab_end_index, vocab_size)
     return max(0, end - shard.org_vocab_start_index)
+
+
+def gathers_rows(processor: Any) -> bool:
+    """Whether the head runs on the rows of all data-parallel ranks."""
+    return getattr(processor, "do_tensor_parallel_all_gather_dp_attn", False)
 
 
 def _gathers(model: Any) -> bool:
