@@ -75,6 +75,17 @@ class TestDraftHeads(CustomTestCase):
                 )
                 assert_matches_reference(selection, reference_selection(logits))
 
+    def test_input_logprobs_add_no_rows(self):
+        """Red when a prefill whose requests ask for input logprobs hands on a row for
+        each of their tokens, where the draft worker counts on one a request."""
+        last_tokens = np.cumsum(kit.PROMPTS) - 1
+        for _, ranks in self.each(packed=True):
+            rank = ranks[0]
+            for prefill, rows in zip(rank["packed_prefill"], rank["packed"]):
+                self.assertEqual(set(prefill), set(rows))
+                for field, value in prefill.items():
+                    self.assertTrue(np.array_equal(value, rows[field][last_tokens]))
+
     def test_ranks_hold_the_same_bits(self):
         """Red when a rank merges other bytes than its neighbours."""
         for _, ranks in self.each(packed=True):

@@ -92,6 +92,7 @@ class VocabParallelDraft:
         pruned_states: torch.Tensor,
         lm_head: torch.nn.Module,
         metadata: Any = None,
+        sample_indices: Optional[torch.Tensor] = None,
         step: Optional[DraftStep] = None,
         **fields: Any,
     ) -> LogitsProcessorOutput:
@@ -105,6 +106,8 @@ class VocabParallelDraft:
             metadata: ``LogitsMetadata`` of the batch. With data-parallel attention and
                 a head over all ranks it says whose rows are where: all ranks run the
                 head on all rows, an idle rank too, and each keeps its own.
+            sample_indices: int64, the rows to hand on; all of them if ``None``. A
+                request for input logprobs adds rows, which a draft has no use for.
             step: what the merge of a draft step writes besides.
             **fields: other fields of the output, passed through.
 
@@ -129,7 +132,10 @@ class VocabParallelDraft:
             logits = processor._compute_lm_head(pruned_states, lm_head)
         if processor.logit_scale is not None:
             logits.mul_(processor.logit_scale)
-        token_ids, values, logsumexp = self._select(logits, step, own)
+        selected = self._select(logits, step, own)
+        if sample_indices is not None:
+            selected = tuple(field[sample_indices] for field in selected)
+        token_ids, values, logsumexp = selected
         return LogitsProcessorOutput(
             next_token_logits=values.view(-1, self.k),
             logits_token_ids=token_ids,

@@ -7,7 +7,7 @@ states through the same logits processor with and without it.
 import os
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from sglang.srt.runtime_context import get_context, get_parallel
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROWS = 1003, 500, 32, 9
 SCALE, SOFTCAP = 0.5, 3.0
+PROMPTS = (5, 4)
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ def _worker_results(cases: List[HeadCase]) -> Dict[str, Any]:
         "status": spec_worker.vocab_parallel_draft_status,
         "dense": dense,
         "packed": [outputs(runner) for runner in runners],
+        "packed_prefill": [
+            outputs(runner, PROMPTS)
+            for runner in runners
+            if worker.vocab_parallel_draft is not None
+        ],
     }
 
 
@@ -155,11 +161,25 @@ def make_head(case: HeadCase, seed: int) -> VocabParallelEmbedding:
     return head
 
 
-def outputs(runner: SimpleNamespace) -> Dict[str, np.ndarray]:
-    """``next_token_logits``, FP32, and where they are there the packed fields."""
+def outputs(
+    runner: SimpleNamespace, prompts: Sequence[int] = ()
+) -> Dict[str, np.ndarray]:
+    """``next_token_logits``, FP32, and where they are there the packed fields.
+
+    With ``prompts`` (lengths, ``ROWS`` tokens in all) the rows are those of a prefill
+    whose requests ask for the logprobs of all their tokens.
+    """
     generator = torch.Generator().manual_seed(77)
     states = torch.randn(ROWS, HIDDEN, generator=generator).to(runner.dtype)
     metadata = LogitsMetadata(forward_mode=ForwardMode.DECODE)
+    if prompts:
+        metadata = LogitsMetadata(
+            forward_mode=ForwardMode.EXTEND,
+            extend_return_logprob=True,
+            extend_seq_lens=torch.tensor(prompts),
+            extend_seq_lens_cpu=list(prompts),
+            extend_logprob_start_lens_cpu=[0] * len(prompts),
+        )
     model = runner.model
     output = model.logits_processor(None, states, model.lm_head, metadata)
     fields = {"next_token_logits": output.next_token_logits.float()}
