@@ -145,6 +145,8 @@ def main() -> None:
     torchrun = rank_of_torchrun()
     device = device_of(args, torchrun["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(1)
+    # A table that cannot be extended fails before minutes of measuring.
+    merged(args.output, [])
     group = init_group(
         torchrun["RANK"], torchrun["WORLD_SIZE"], torchrun["LOCAL_RANK"], device
     )

@@ -32,7 +32,7 @@ REVIEWED = {
     "speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.py:"
     "_select_step_logits": "dense arms; _compute_topk returns before them when packed",
     "speculative/multi_layer_eagle_worker_v2.py:_draft_extend_for_decode": (
-        "seed_topk1 selects the rows of all fields beside the slice, which dense reads"
+        "seed_topk selects the rows of all fields beside the slice, which dense reads"
     ),
 }
 

@@ -122,7 +122,7 @@ class TestDraftExtendGraphRunner(CustomTestCase):
         """Red when the consumer gets other rows than the requests."""
         self.execute(8, 3)
         output = self.execute(5, 4)
-        topk_p, topk_index = self.model.packed.next_topk1(output)
+        topk_p, topk_index = self.model.packed.next_topk(output)
         ids = self.expected(5, 4)[0].token_ids
         self.assertTrue(torch.equal(topk_index, ids.unsqueeze(-1)))
         self.assertEqual(topk_p.tolist(), [[1.0]] * 5)

@@ -54,7 +54,7 @@ class RowsCase(CustomTestCase):
         self.assertEqual(output.next_token_logits.tolist(), [[n] for n in numbers])
         self.assertEqual(output.logits_token_ids.tolist(), [n + 100 for n in numbers])
         self.assertEqual(output.logits_logsumexp.tolist(), [n + 0.5 for n in numbers])
-        _, topk_index = VocabParallelDraft.next_topk1(output)
+        _, topk_index = VocabParallelDraft.next_topk(output)
         self.assertEqual(topk_index.tolist(), [[n + 100] for n in numbers])
 
 

@@ -412,12 +412,12 @@ class TestConsumers(CustomTestCase):
         exact = torch.exp(
             output.next_token_logits - output.logits_logsumexp.unsqueeze(-1)
         )
-        for select in (VocabParallelDraft.next_topk1, VocabParallelDraft.seed_topk1):
+        for select in (VocabParallelDraft.next_topk, VocabParallelDraft.seed_topk):
             topk_p, topk_index = select(output)
             self.assertTrue(torch.equal(topk_index, output.logits_token_ids))
             torch.testing.assert_close(topk_p, exact)
         rows = torch.tensor([2, 0])
-        topk_p, topk_index = VocabParallelDraft.seed_topk1(output, rows)
+        topk_p, topk_index = VocabParallelDraft.seed_topk(output, rows)
         self.assertTrue(torch.equal(topk_index, output.logits_token_ids[rows]))
         torch.testing.assert_close(topk_p, exact[rows])
 
@@ -438,13 +438,13 @@ class TestConsumers(CustomTestCase):
             self.assertTrue(torch.equal(fields["logits_token_ids"], expected))
             self.assertEqual(fields["logits_logsumexp"].shape, (2,))
 
-    def test_next_topk1(self):
+    def test_next_topk(self):
         """Red when a selection forgets its ids or the constant 1.0."""
-        topk_p, topk_index = VocabParallelDraft.next_topk1(packed_output(2))
+        topk_p, topk_index = VocabParallelDraft.next_topk(packed_output(2))
         self.assertEqual(topk_index.tolist(), [[100], [101]])
         self.assertEqual(topk_p.tolist(), [[1.0], [1.0]])
 
-    def test_seed_topk1_is_the_softmax_probability(self):
+    def test_seed_topk_is_the_softmax_probability(self):
         """Red when the seed's probability is not over the whole vocabulary."""
         logits = torch.randn(6, 130, generator=torch.Generator().manual_seed(0))
         words = [
@@ -457,7 +457,7 @@ class TestConsumers(CustomTestCase):
             logits_token_ids=ids,
             logits_logsumexp=logsumexp,
         )
-        topk_p, topk_index = VocabParallelDraft.seed_topk1(output)
+        topk_p, topk_index = VocabParallelDraft.seed_topk(output)
         best_p, best_index = logits.double().softmax(-1).max(-1, keepdim=True)
         self.assertTrue(torch.equal(topk_index, best_index))
         torch.testing.assert_close(topk_p.double(), best_p, atol=2e-5, rtol=0)

@@ -150,12 +150,12 @@ class VocabParallelDraft:
     def finish_step(
         output: LogitsProcessorOutput, forward_batch: Any, *buffers: Any
     ) -> Tuple[torch.Tensor, torch.Tensor]:
-        """``next_topk1`` after the step's forward; ``buffers`` as in ``begin_step``."""
+        """``next_topk`` after the step's forward; ``buffers`` as in ``begin_step``."""
         finish_step(draft_token_ids(output), forward_batch, *buffers)
-        return VocabParallelDraft.next_topk1(output)
+        return VocabParallelDraft.next_topk(output)
 
     @staticmethod
-    def next_topk1(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
+    def next_topk(output: LogitsProcessorOutput) -> Tuple[torch.Tensor, torch.Tensor]:
         """``topk_p`` FP32 and ``topk_index`` int64, ``[rows, k]``, of a draft step.
 
         In a tree ``topk_p`` is the exact probability, in a chain the constant 1.0, as
@@ -163,11 +163,11 @@ class VocabParallelDraft:
         """
         token_ids = draft_token_ids(output)
         if token_ids.dim() == 2:
-            return VocabParallelDraft.seed_topk1(output)
+            return VocabParallelDraft.seed_topk(output)
         return ones_column(token_ids.shape[0], token_ids.device), token_ids[:, None]
 
     @staticmethod
-    def seed_topk1(
+    def seed_topk(
         output: LogitsProcessorOutput, rows: Optional[torch.Tensor] = None
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         """``topk_p`` (the exact probability) and ``topk_index``, ``[rows, k]``, where

@@ -107,7 +107,8 @@ def _build(
     Whether a head runs, and which transport a rank could use, are facts of the rank:
     the ranks compare both before one of them acts on its own.
     """
-    push = own_push_gather(group)
+    # Facts so far are the same on every rank, so that all build a plane or none.
+    push = own_push_gather(group) if reason is None else None
     reason = reason or next(filter(None, map(_trial_reason, runners)), None)
     reason, pushes = _agree(reason, push_offer(push), group)
     if reason is not None:

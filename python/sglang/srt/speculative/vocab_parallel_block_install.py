@@ -87,7 +87,7 @@ def decide_block_draft(
 def _agree_on_transport(
     draft: BlockDraft, reason: Optional[DenseReason], group: Any, agree: Agree
 ) -> Tuple[Optional[DenseReason], VocabGather, str]:
-    push = own_push_gather(group)
+    push = own_push_gather(group) if reason is None else None
     if reason is None and not draft.head_runs():
         reason = DenseReason.UNSUPPORTED_HEAD
     reason, pushes = agree(reason, push_offer(push), group)

@@ -24,8 +24,8 @@ class PackedDomino:
     """The exchange of a Domino block over the head's tensor-parallel group."""
 
     first: Optional[Winners] = None
-    """The first step of the last block; later steps score the pool alone and have no
-    probability over the vocabulary."""
+    """The first step of the last eager block, and nothing of a replayed one; later
+    steps score the pool alone and have no probability over the vocabulary."""
 
     def __init__(self, winners: ShardWinners):
         self.winners = winners

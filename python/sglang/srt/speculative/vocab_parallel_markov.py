@@ -71,6 +71,8 @@ class PackedMarkov:
         self._steps = []
         if getattr(sampler, "probability", None) is None:
             # The runner calls the sampler eagerly before it captures.
+            if block.is_cuda and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("a graph's pool may not hold sampler.probability")
             sampler.probability = block.new_empty((sampler.max_bs, sampler.gamma))
         sampler.probability[: block.shape[0]].copy_(block)
 
