@@ -18,6 +18,7 @@ from scripts.ab.verdict import comparable, not_measured, verdict
 from scripts.serving.spread import Spread
 
 SIDES = ["dense", "packed"]
+DIFFERENT = {"compared": 8, "starts": 6, "differing": [1, 5], "failed": 0}
 
 
 def metric(control: list[float], candidate: list[float]) -> dict:
@@ -45,7 +46,12 @@ def side(path: str, **changes) -> dict:
     }
 
 
-def report(candidate: tuple[float, ...] = (120.0, 121.0, 119.0), **changes) -> dict:
+def report(
+    candidate: tuple[float, ...] = (120.0, 121.0, 119.0),
+    profile: str = "cpu-small",
+    dtype: str | None = None,
+    **changes,
+) -> dict:
     figures = metric([100.0, 101.0, 99.0], list(candidate))
     names = ("output_tok_per_s", "ttft_ms", "tpot_ms", "e2e_ms")
     total = figures["ratio"]
@@ -58,7 +64,9 @@ def report(candidate: tuple[float, ...] = (120.0, 121.0, 119.0), **changes) -> d
         }
         for level in (1, 8)
     ]
-    settings = load_profile("cpu-small", concurrency=[1, 8], requests=[4, 24]).to_dict()
+    settings = load_profile(
+        profile, concurrency=[1, 8], requests=[4, 24], dtype=dtype
+    ).to_dict()
     summary = {
         "sides": SIDES,
         "points": points,
@@ -81,8 +89,8 @@ def report(candidate: tuple[float, ...] = (120.0, 121.0, 119.0), **changes) -> d
         "profile": "cpu-small",
         "title": "A title & more",
         "notes": "",
-        "verdict": verdict(summary),
-        "comparable": comparable(summary),
+        "verdict": verdict(summary, settings),
+        "comparable": comparable(summary, settings),
         "rule": RULE,
         "definitions": {"ratio": "candidate over control"},
         "not_measured": not_measured(summary, settings, attached=False),
@@ -154,6 +162,7 @@ def test_noise_is_no_difference() -> None:
             {"outputs": {"compared": 8, "starts": 6, "differing": [1], "failed": 1}},
             "greedy check failed",
         ),
+        ({"outputs": DIFFERENT}, "greedy answers differ in 2 prompts"),
     ],
 )
 def test_obstacles_come_before_a_win(changes: dict, text: str) -> None:
@@ -161,6 +170,23 @@ def test_obstacles_come_before_a_win(changes: dict, text: str) -> None:
     made = report(**changes)
     assert made["verdict"].startswith("No verdict") and text in made["verdict"]
     assert not made["comparable"] and "class='verdict open'" in render_page(made)
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        {"profile": "qwen3.5-27b-fp8-tp4"},
+        {"profile": "xeon-tp-sockets"},
+        {"dtype": "bfloat16"},
+    ],
+)
+def test_different_answers_qualify_a_win(served: dict) -> None:
+    """Red when a reader of a real model's win is not told that answers differ."""
+    made = report(outputs=DIFFERENT, **served)
+    text = "greedy answers differ in 2 prompts"
+    assert made["comparable"] and "20.0 % more" in made["verdict"]
+    assert text in " ".join(made["not_measured"])
+    assert text not in " ".join(report(**served)["not_measured"])
 
 
 def test_what_was_not_measured_is_said() -> None:
