@@ -19,6 +19,8 @@ NEIGHBOUR = "docs/advanced_features/adaptive_speculative_decoding"
 ROW_BEFORE = "--speculative-eagle-topk"
 ROW = re.compile(r"^[ \t]*<tr>\n.*?</tr>\n", re.M | re.S)
 CELL = re.compile(r"(<td\b[^>]*>)(.*?)(</td>)", re.S)
+# To a file beside ours or a heading of it; upstream has neither.
+LINK = r"\[([^\]]*)\]\((?!\w+:|/)[^)]*\)"
 
 
 def documentation(
@@ -51,6 +53,8 @@ def page_text(project: Project) -> str:
 
 
 def first_table(path: Path) -> str:
+    """The rows of a document's first table, without relative links: of `[text](a.md)`
+    the text stays, a pair of parentheses around nothing but a link goes."""
     rows: list[str] = []
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("|"):
@@ -59,7 +63,8 @@ def first_table(path: Path) -> str:
             break
     if not rows:
         raise ForkError(f"{path}: no table there; {SOURCE} takes it from this file")
-    return "\n".join(rows)
+    text = re.sub(rf" \({LINK}\)", "", "\n".join(rows))
+    return re.sub(LINK, r"\1", text)
 
 
 def with_row(project: Project, text: str) -> str:

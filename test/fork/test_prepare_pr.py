@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from prepare_pr.checkout import BRANCH
 from prepare_pr.cli import main
+from prepare_pr.docs import first_table
 from prepare_pr.stack import make_stack
 
 PAGE = """\
@@ -234,6 +235,19 @@ def test_the_flag_goes_where_flags_are_documented(shop, tmp_path):
     assert pages[1] == "docs/advanced_features/vocab_parallel_draft"
     assert "- [x] Update documentation" in text and "by hand" not in text
     assert "| why | what |" in (folder / "vocab_parallel_draft.mdx").read_text()
+
+
+def test_a_copied_table_links_to_nothing_of_ours(tmp_path):
+    """Red when a link to a file beside ours is copied to where that file is not, or
+    one that stands upstream too is lost."""
+    page = tmp_path / "page.md"
+    kept = "[d](https://d/e.md), [f](/f), a[0](x"
+    page.write_text(
+        "Text, [not of the table](a.md).\n\n| why | what |\n| --- | --- |\n"
+        f"| none ([a.md](a.md)) of it | [b](b.md#c), [g](#g) and {kept} |\n\n| next |\n"
+    )
+    rows = first_table(page).splitlines()
+    assert rows[2:] == [f"| none of it | b, g and {kept} |"]
 
 
 def test_a_badly_formatted_file_fails_the_run(shop, tmp_path):

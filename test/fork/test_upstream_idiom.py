@@ -115,6 +115,7 @@ def test_the_page_names_nothing_of_this_repository():
     text = page_text(PROJECT)
     assert [match[0] for match in OURS.finditer(text)] == []
     assert text.count("| --- |") >= 3 and "@table" not in text
+    assert re.findall(r"\]\((?!https?:|/)[^)]*", text) == []
 
 
 def test_every_file_has_a_commit_that_stands():
