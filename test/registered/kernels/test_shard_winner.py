@@ -215,6 +215,8 @@ class ShardCases:
             (dict(valid_width=-1, vocab_start=0), "valid_width=-1"),
             (dict(valid_width=8, vocab_start=-1), "vocab_start=-1"),
             (dict(valid_width=8, vocab_start=2**31 - 8), "vocab_start=2147483640"),
+            (dict(valid_width=8, vocab_start=0, softcap=0.0), "softcap=0"),
+            (dict(valid_width=8, vocab_start=0, softcap=math.nan), "softcap=nan"),
             (dict(valid_width=8, vocab_start=0, k=17), "k=17"),
             (dict(valid_width=8, vocab_start=0, impl="fast"), "impl='fast'"),
         ):
@@ -230,6 +232,8 @@ class ShardCases:
             with self.subTest(message=message):
                 with self.assertRaisesRegex(ValueError, message):
                     merge_shard_winners(gathered, rows=rows)
+        with self.assertRaisesRegex(ValueError, "vocab_size=2147483648"):
+            merge_shard_winners(words[:3], rows=4, vocab_size=2**31)
 
 
 class MergeCases:
@@ -338,6 +342,10 @@ class MergeCases:
             dict(draft_tokens=tokens, column=4),
             dict(draft_tokens=tokens[:2]),
             dict(positions=positions[:2]),
+            dict(positions=positions.repeat(3, 1)),
+            dict(positions=positions.float()),
+            dict(draft_tokens=tokens[:, 0]),
+            dict(draft_tokens=tokens.float()),
         ):
             with self.assertRaisesRegex(ValueError, "draft_tokens|positions"):
                 merge_shard_winners(words, rows=3, impl=self.impl, **changed)

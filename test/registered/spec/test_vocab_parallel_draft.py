@@ -66,6 +66,9 @@ LATER_REASONS = {
     DenseReason.MEASURED_SLOWER,
 }
 
+# Flag, winners a row and vocabulary of a packed verdict.
+TERMS = ("on", 1, 1003)
+
 
 def packed_output(rows: int) -> LogitsProcessorOutput:
     return LogitsProcessorOutput(
@@ -140,23 +143,26 @@ class TestEligibility(CustomTestCase):
         self.assertIsNone(dense_reason(DraftFacts(mode="auto")))
 
     def test_ranks_that_disagree_go_dense_together(self):
-        """Red when a rank acts on its own verdict, or pushes alone."""
+        """Red when a rank acts on its own verdict, or pushes alone; also when nodes that
+        were launched with other flags draft packed apart."""
 
         def agree(mine, pushes, *others):
             group = SimpleNamespace(all_gather_object=lambda x: [x, *others])
-            return _agree(mine, pushes, group)
+            return _agree(mine, pushes, group, TERMS)
 
         disagree = DenseReason.RANK_DISAGREEMENT
         unsupported = DenseReason.UNSUPPORTED_HEAD
         self.assertEqual(
             agree(None, True, ("unsupported_head", True)), (disagree, True)
         )
-        self.assertEqual(agree(unsupported, True, (None, True)), (disagree, True))
-        self.assertEqual(agree(None, True, (None, True)), (None, True))
-        self.assertEqual(agree(None, True, (None, False)), (None, False))
-        self.assertEqual(agree(None, False, (None, True)), (None, False))
+        self.assertEqual(agree(unsupported, True, (TERMS, True)), (disagree, True))
+        self.assertEqual(agree(None, True, (TERMS, True)), (None, True))
+        self.assertEqual(agree(None, True, (TERMS, False)), (None, False))
+        self.assertEqual(agree(None, False, (TERMS, True)), (None, False))
         topk = DenseReason.TOPK
         self.assertEqual(agree(topk, False, ("topk", False)), (topk, False))
+        for terms in (("auto", 1, 1003), ("on", 4, 1003), ("on", 1, 1000)):
+            self.assertEqual(agree(None, True, (terms, True)), (disagree, True))
 
     def test_valid_width(self):
         """Red when padding columns or an empty shard count as tokens."""
@@ -363,6 +369,14 @@ class TestLostFields(CustomTestCase):
         output.next_token_logits = output.next_token_logits[:2]
         with self.assertRaisesRegex(RuntimeError, "other rows"):
             draft_token_ids(output)
+
+    def test_a_lost_log_sum_exp_raises(self):
+        """Red when one row's log-sum-exp would be broadcast over all, or none is there."""
+        for lost in (None, torch.zeros(1)):
+            output = packed_output(3)
+            output.logits_logsumexp = lost
+            with self.assertRaisesRegex(RuntimeError, "logits_logsumexp"):
+                draft_token_ids(output)
 
     def test_rows_by_count_slice_and_index(self):
         """Red when one of the fields does not follow the rows."""

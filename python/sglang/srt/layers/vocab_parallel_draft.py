@@ -223,13 +223,21 @@ def draft_token_ids(output: LogitsProcessorOutput) -> torch.Tensor:
             the columns of the candidates for token ids.
     """
     ids, logits = output.logits_token_ids, output.next_token_logits
-    if ids is None or logits is None or ids.numel() != logits.numel():
+    lse = output.logits_logsumexp
+    if ids is None or logits is None or lse is None or not _same_rows(ids, logits, lse):
         raise RuntimeError(
-            "logits_token_ids is missing or has other rows than next_token_logits in "
-            "a packed draft output: the code that rebuilt the LogitsProcessorOutput "
-            "did not carry draft_fields()"
+            "logits_token_ids or logits_logsumexp is missing or has other rows than "
+            "next_token_logits in a packed draft output: the code that rebuilt the "
+            "LogitsProcessorOutput did not carry draft_fields()"
         )
     return ids
+
+
+def _same_rows(
+    ids: torch.Tensor, logits: torch.Tensor, logsumexp: torch.Tensor
+) -> bool:
+    rows = logits.shape[0]
+    return ids.numel() == logits.numel() and ids.shape[0] == rows == logsumexp.shape[0]
 
 
 def rows_of_draft_fields(

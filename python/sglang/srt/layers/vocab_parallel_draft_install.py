@@ -107,10 +107,12 @@ def _build(
     Whether a head runs, and which transport a rank could use, are facts of the rank:
     the ranks compare both before one of them acts on its own.
     """
-    # Facts so far are the same on every rank, so that all build a plane or none.
+    # Building a plane is no collective: a rank may leave it out.
     push = own_push_gather(group) if reason is None else None
     reason = reason or next(filter(None, map(_trial_reason, runners)), None)
-    reason, pushes = _agree(reason, push_offer(push), group)
+    processor = runners[0].model.logits_processor
+    terms = (facts.mode, facts.topk, processor.vocab_size)
+    reason, pushes = _agree(reason, push_offer(push), group, terms)
     if reason is not None:
         return reason, (), ""
     gather = push if pushes else group_gather(group)
@@ -138,9 +140,9 @@ def _build(
 def _trial_reason(runner: Any) -> Optional[DenseReason]:
     """Run the head on one row: its columns have to be those of its shard."""
     head = runner.model.lm_head
-    shape = (1, head.embedding_dim)
-    row = torch.zeros(shape, dtype=runner.dtype, device=runner.device)
     try:
+        shape = (1, head.embedding_dim)
+        row = torch.zeros(shape, dtype=runner.dtype, device=runner.device)
         logits = runner.model.logits_processor._compute_lm_head(row, head)
     except Exception:
         logger.exception("the draft's LM head failed on a trial row")
@@ -151,13 +153,14 @@ def _trial_reason(runner: Any) -> Optional[DenseReason]:
 
 
 def _agree(
-    reason: Optional[DenseReason], offer: int, group: Any
+    reason: Optional[DenseReason], offer: int, group: Any, terms: Tuple = ()
 ) -> Tuple[Optional[DenseReason], bool]:
     """The ranks' common verdict, and whether all of them push (``push_offer``).
 
-    Where verdicts differ, all ranks draft densely.
+    Where verdicts differ, or the ``terms`` of packed ones (nodes that were launched
+    with other flags), all ranks draft densely.
     """
-    answers = group.all_gather_object((reason and reason.value, offer))
+    answers = group.all_gather_object((reason.value if reason else terms, offer))
     verdicts = [verdict for verdict, _ in answers]
     if len(set(verdicts)) > 1:
         log_info_on_rank0(logger, f"Vocab-parallel draft: verdicts by rank {verdicts}")

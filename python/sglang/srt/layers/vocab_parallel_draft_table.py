@@ -126,7 +126,7 @@ def read_table(path: str) -> Table:
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Table)
-    except (OSError, ValueError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise ValueError(
             f"{VARIABLE}={path} cannot be used: {error}. Write the table with "
             "benchmark/vocab_parallel_draft/bench_transport.py, or unset the variable"

@@ -38,7 +38,7 @@ from sglang.srt.speculative.vocab_parallel_shard_winners import ShardWinners
 
 logger = logging.getLogger(__name__)
 
-Agree = Callable[[Optional[DenseReason], int, Any], Tuple[Optional[DenseReason], bool]]
+Agree = Callable[..., Tuple[Optional[DenseReason], bool]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,8 @@ def _agree_on_transport(
     push = own_push_gather(group) if reason is None else None
     if reason is None and not draft.head_runs():
         reason = DenseReason.UNSUPPORTED_HEAD
-    reason, pushes = agree(reason, push_offer(push), group)
+    terms = (draft.facts.mode, draft.vocab_size)
+    reason, pushes = agree(reason, push_offer(push), group, terms)
     gather = push if pushes else group_gather(group)
     backend = torch.distributed.get_backend(group.device_group)
     return reason, gather, "nvlink_push" if pushes else backend
@@ -169,8 +170,9 @@ def _is_dense_shard(head: Any) -> bool:
 
 def _head_gives_its_shard(head: Any, dtype: torch.dtype) -> bool:
     """Run the head on one row: its columns have to be those of its shard."""
-    row = torch.zeros((1, head.embedding_dim), dtype=dtype, device=head.weight.device)
     try:
+        shape, device = (1, head.embedding_dim), head.weight.device
+        row = torch.zeros(shape, dtype=dtype, device=device)
         logits = project_through_lm_head(row, head)
     except Exception:
         logger.exception("the draft's LM head failed on a trial row")

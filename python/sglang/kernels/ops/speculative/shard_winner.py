@@ -71,6 +71,8 @@ def shard_winner(
         ValueError: a shape, dtype, range or option that is not supported.
     """
     _check_shard(logits, valid_width, vocab_start, k, impl)
+    if softcap is not None and not abs(softcap) > 0:
+        raise ValueError(f"softcap={softcap}: None says that there is no cap")
     return _implementation(logits.device, impl, k).reduce_shard(
         logits,
         valid_width=valid_width,
@@ -117,6 +119,8 @@ def merge_shard_winners(
     vocab_size = _MAX_VOCAB if vocab_size is None else vocab_size
     _check_gathered(gathered, rows, k, impl)
     _check_destinations(rows, draft_tokens, column, positions)
+    if vocab_size > _MAX_VOCAB:
+        raise ValueError(f"vocab_size={vocab_size} leaves the int32 range of ids")
     if k > vocab_size:
         raise ValueError(f"k={k}: there are {vocab_size} tokens to choose from")
     if k > 1 and draft_tokens is not None:
@@ -197,6 +201,15 @@ def _check_destinations(
     positions: Optional[torch.Tensor],
 ) -> None:
     """What is written in place has to hold ``rows`` rows: a kernel would not notice."""
+    for name, buffer, dim in (
+        ("draft_tokens", draft_tokens, 2),
+        ("positions", positions, 1),
+    ):
+        if buffer is not None and (buffer.dim() != dim or not _is_integer(buffer)):
+            raise ValueError(
+                f"{name} must be an integer tensor of {dim} dimensions, got "
+                f"{buffer.dtype} {tuple(buffer.shape)}"
+            )
     if draft_tokens is not None:
         held, columns = draft_tokens.shape
         if held < rows or not 0 <= column < columns:
@@ -206,3 +219,7 @@ def _check_destinations(
             )
     if positions is not None and positions.shape[0] < rows:
         raise ValueError(f"positions holds {positions.shape[0]} of {rows} rows")
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in (torch.int64, torch.int32)
