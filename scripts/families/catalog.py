@@ -176,6 +176,10 @@ class UnitCase:
 _DP = "test/registered/spec/test_vocab_parallel_draft_dp.py"
 _HEADS = "test/registered/spec/test_vocab_parallel_draft_heads.py"
 _ELIGIBILITY = "test/registered/spec/test_vocab_parallel_draft.py"
+_DFLASH = "test/registered/spec/test_vocab_parallel_dflash.py"
+_DOMINO = "test/registered/spec/test_vocab_parallel_domino.py"
+_DSPARK = "test/registered/spec/test_vocab_parallel_dspark.py"
+_BLOCK = "test/registered/spec/test_vocab_parallel_block_install.py"
 
 UNIT_CASES = {
     "head quantised": UnitCase("through its own quant method", _HEADS),
@@ -188,6 +192,12 @@ UNIT_CASES = {
     "data-parallel attention": UnitCase("head over all ranks, idle ones too", _DP),
     "DP LM head": UnitCase("head over an attention-TP group", _DP),
     "LM-head all-to-all": UnitCase("words gathered, not exchanged", _DP),
+    "DFlash": UnitCase("one exchange a block, graph sampler and eager twin", _DFLASH),
+    "Domino": UnitCase("first tokens and the candidate pool in one gather", _DOMINO),
+    "DSpark, greedy": UnitCase("winners exchanged every Markov step", _DSPARK),
+    "DSpark, sampled": UnitCase(
+        "verification reads the distribution", _BLOCK, {"sampled_draft": True}
+    ),
     "frozen-KV MTP": UnitCase(
         "whole head on every rank", _ELIGIBILITY, {"gathers": False}
     ),
