@@ -175,7 +175,7 @@ class UnitCase:
 
 _DP = "test/registered/spec/test_vocab_parallel_draft_dp.py"
 _HEADS = "test/registered/spec/test_vocab_parallel_draft_heads.py"
-_ELIGIBILITY = "test/registered/spec/test_vocab_parallel_draft.py"
+_ELIGIBILITY = "test/registered/spec/test_vocab_parallel_draft_eligibility.py"
 _DFLASH = "test/registered/spec/test_vocab_parallel_dflash.py"
 _DOMINO = "test/registered/spec/test_vocab_parallel_domino.py"
 _DSPARK = "test/registered/spec/test_vocab_parallel_dspark.py"

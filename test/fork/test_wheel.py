@@ -98,8 +98,6 @@ def test_over_a_stock_installation_and_away_again(shop, tmp_path):
     def pip(*arguments):
         command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python")]
         done = subprocess.run([*command, *arguments], capture_output=True, text=True)
-        if "No module named pip" in done.stderr:
-            pytest.skip("this Python has no pip")
         assert done.returncode == 0, done.stderr
 
     install = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
@@ -148,8 +146,6 @@ def test_pip_installs_it(shop, tmp_path):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--no-index", "--target", str(tmp_path / "site"), str(build(shop))]
     done = subprocess.run(command, capture_output=True, text=True)
-    if "No module named pip" in done.stderr:
-        pytest.skip("this Python has no pip")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site/sglang/m.py").read_text() == "x = 1\ny = 2\n"
     assert (tmp_path / "site" / INFO / "RECORD").exists()

@@ -70,9 +70,8 @@ def test_row_counts_choose_the_path(auto: Recording, site: str) -> None:
     # The recorder counts equally probable tokens of dense rows only.
     packed = {len(f.token_ids): not any(f.equal_best) for f in forwards}
     assert all(is_packed == (n in PACKED_ROWS) for n, is_packed in packed.items())
-    assert True in packed.values()
-    if site != SEED:
-        assert False in packed.values()
+    # Both paths were taken; a seed has one row a request, few enough to be packed.
+    assert set(packed.values()) >= ({True} if site == SEED else {True, False})
 
 
 @pytest.mark.parametrize("name", NAMES)
