@@ -22,9 +22,9 @@ def main() -> None:
     args = parser.parse_args()
     settings = [
         dict(
-            _WORKSPACE_ELEMENTS=1 << elements,
+            WORKSPACE_ELEMENTS=1 << elements,
             _MIN_CHUNK_COLUMNS=least,
-            _BLOCK=block,
+            BLOCK=block,
         )
         for elements, least, block in itertools.product(
             (16, 17, 18, 19, 20), (512, 1024, 2048), (128, 256)

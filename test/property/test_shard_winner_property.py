@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang.kernels.ops.speculative import shard_winner_torch as module
-from sglang.test.kits.shard_winner_kit import ShardWinnerCase, rewrite_zero_words
+from sglang.test.kits.shard_winner_kit import (
+    FewRowsCase,
+    ShardWinnerCase,
+    rewrite_zero_words,
+)
 
 ROWS = 32
 """Rows of every example: the number of rows a run checks is known beforehand."""
@@ -76,7 +80,7 @@ def _fill(draw, pool: List[float], vocab: int, dtype: torch.dtype) -> torch.Tens
         return torch.from_numpy(mixed.astype(np.float32)).to(dtype)
 
 
-class TestShardWinnerProperty(ShardWinnerCase):
+class PropertyCase(ShardWinnerCase):
     def run_example(self, example: Example) -> None:
         logits, bounds, *_ = example
         self.check(
@@ -89,6 +93,10 @@ class TestShardWinnerProperty(ShardWinnerCase):
             transport=rewrite_zero_words if example.rewrite_zeros else torch.clone,
         )
 
+
+class TestShardWinnerProperty(PropertyCase):
+    impl = "torch"
+
     @given(examples(max_vocab=700))
     def test_any_logits_in_any_split(self, example):
         # Red with any change to ties, NaN, infinities, padding or the log-sum-exp.
@@ -99,6 +107,13 @@ class TestShardWinnerProperty(ShardWinnerCase):
         # Red if a chunk's or a tile's offset, maximum or sum is lost: the workspace
         # is made so small that every shard has several of both.
         with mock.patch.multiple(
-            module, _WORKSPACE_ELEMENTS=2048, _MIN_CHUNK_COLUMNS=128
+            module, WORKSPACE_ELEMENTS=2048, _MIN_CHUNK_COLUMNS=128
         ):
             self.run_example(example)
+
+
+class TestFewRowsProperty(PropertyCase, FewRowsCase):
+    @given(examples(max_vocab=700))
+    def test_any_logits_in_any_split(self, example):
+        # Red with any change to ties, NaN, infinities, padding or the log-sum-exp.
+        self.run_example(example)

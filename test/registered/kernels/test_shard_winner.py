@@ -16,6 +16,7 @@ from sglang.test.kits.shard_winner_kit import (
     LOGSUMEXP_TOLERANCE,
     MERGE_CASES,
     MERGE_VOCAB,
+    FewRowsCase,
     ShardWinnerCase,
     even_bounds,
     reference_merge,
@@ -369,6 +370,10 @@ class MergeCases:
 
 class TestShardWinnerTorch(SelectionCases, ShardCases, MergeCases, ShardWinnerCase):
     impl = "torch"
+
+
+class TestFewRows(SelectionCases, ShardCases, MergeCases, FewRowsCase):
+    """Red as the above, in ``shard_winner_few_rows.py``."""
 
 
 @unittest.skipUnless(torch.cuda.is_available(), "needs a CUDA device")

@@ -9,6 +9,7 @@ from sglang.kernels.ops.speculative.shard_winner import shard_winner
 from sglang.srt.speculative.draft_confidence import selected_probability
 from sglang.test.ci.ci_register import register_cpu_ci, register_cuda_ci
 from sglang.test.kits.shard_winner_kit import (
+    FewRowsCase,
     ShardWinnerCase,
     even_bounds,
     peak_cpu_bytes,
@@ -193,6 +194,10 @@ class TestNumericsTorch(
     impl = "torch"
 
 
+class TestNumericsFewRows(SpecialValueCases, LogSumExpCases, SoftcapCases, FewRowsCase):
+    """Red as the above, in ``shard_winner_few_rows.py``."""
+
+
 # Softcap is left out: the reference's tanh is the CPU's, and bits have to be equal.
 @unittest.skipUnless(torch.cuda.is_available(), "needs a CUDA device")
 class TestNumericsCuda(SpecialValueCases, LogSumExpCases, ShardWinnerCase):
@@ -206,7 +211,7 @@ class TestWorkingMemory(ShardWinnerCase):
         call = dict(valid_width=62080, vocab_start=0)
         shard_winner(shard, **call)
         peak = peak_cpu_bytes(lambda: shard_winner(shard, **call))
-        workspace = 4 * module._WORKSPACE_ELEMENTS * module._WORKSPACE_THREADS
+        workspace = 4 * module.WORKSPACE_ELEMENTS * module._WORKSPACE_THREADS
         self.assertLess(peak, shard.numel() * 4 / 3)
         self.assertLess(peak, 1.25 * workspace)
         copied = peak_cpu_bytes(lambda: shard.float().argmax(dim=1))
@@ -215,7 +220,7 @@ class TestWorkingMemory(ShardWinnerCase):
     def test_memory_does_not_grow_with_rows(self):
         # Red if rows are not tiled: a prefill's rows would need their own workspace.
         # Beside the workspace, a tile needs the indices of one block a row.
-        workspace = 4 * module._WORKSPACE_ELEMENTS * module._WORKSPACE_THREADS
+        workspace = 4 * module.WORKSPACE_ELEMENTS * module._WORKSPACE_THREADS
         shard = random_logits(8192, 1024, torch.bfloat16)
         call = dict(valid_width=1024, vocab_start=0)
         peak = peak_cpu_bytes(lambda: shard_winner(shard, **call))

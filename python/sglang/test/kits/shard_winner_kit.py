@@ -10,6 +10,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import torch
 
+from sglang.kernels.ops.speculative import shard_winner_few_rows
 from sglang.kernels.ops.speculative.shard_winner import (
     merge_shard_winners,
     shard_winner,
@@ -213,6 +214,17 @@ class ShardWinnerCase(CustomTestCase):
         actual = self.select(logits, *args, softcap=softcap, **options)
         assert_matches_reference(actual, reference_selection(logits, softcap))
         return actual
+
+
+class FewRowsCase(ShardWinnerCase):
+    """The same rows, so few at a time that the CPU has an implementation for them."""
+
+    def select(self, logits: torch.Tensor, *args, **options) -> Selection:
+        most = shard_winner_few_rows.MOST_ROWS
+        assert shard_winner_few_rows.takes(logits, min(most, len(logits)), k=1)
+        select = super().select
+        parts = [select(part, *args, **options) for part in logits.split(most)]
+        return Selection(*(torch.cat(field) for field in zip(*parts)))
 
 
 def assert_matches_reference(actual: Selection, expected: Selection) -> None:

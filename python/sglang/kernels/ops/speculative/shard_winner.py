@@ -22,7 +22,7 @@ from typing import Dict, Optional, Tuple
 
 import torch
 
-from . import shard_topk_torch, shard_winner_torch
+from . import shard_topk_torch, shard_winner_few_rows, shard_winner_torch
 
 ROW_ALIGNMENT = 4
 """Rows are padded to this multiple: 4 FP32 words are one 16-byte vector."""
@@ -73,13 +73,16 @@ def shard_winner(
     _check_shard(logits, valid_width, vocab_start, k, impl)
     if softcap is not None and not abs(softcap) > 0:
         raise ValueError(f"softcap={softcap}: None says that there is no cap")
+    rows_padded = padded_rows(logits.shape[0])
+    shard = dict(vocab_start=vocab_start, softcap=softcap, rows_padded=rows_padded)
+    if impl is None and shard_winner_few_rows.takes(
+        logits, logits.shape[0], k, valid_width
+    ):
+        words = shard_winner_few_rows.reduce_rows(logits[:, :valid_width], **shard)
+        if words is not None:
+            return words
     return _implementation(logits.device, impl, k).reduce_shard(
-        logits,
-        valid_width=valid_width,
-        vocab_start=vocab_start,
-        softcap=softcap,
-        rows_padded=padded_rows(logits.shape[0]),
-        **_winners_option(k),
+        logits, valid_width=valid_width, **shard, **_winners_option(k)
     )
 
 
@@ -128,7 +131,10 @@ def merge_shard_winners(
     destinations = dict(positions=positions)
     if draft_tokens is not None:
         destinations |= dict(draft_tokens=draft_tokens, column=column)
-    return _implementation(gathered.device, impl, k).merge_words(
+    few_rows = impl is None and shard_winner_few_rows.takes(gathered, rows, k)
+    implementation = _implementation(gathered.device, impl, k)
+    merge = shard_winner_few_rows.merge_words if few_rows else implementation.merge_words
+    return merge(
         gathered,
         rows=rows,
         last_id=vocab_size - 1,

@@ -11,7 +11,7 @@ import torch
 
 # Measured with benchmark/vocab_parallel_draft/bench_workspace.py: the FP32 workspace of
 # a thread stays in its cache, and each torch operation has enough to do.
-_WORKSPACE_ELEMENTS = 1 << 19
+WORKSPACE_ELEMENTS = 1 << 19
 _WORKSPACE_THREADS = 2
 _MIN_CHUNK_COLUMNS = 1024
 BLOCK = 128
@@ -28,9 +28,9 @@ NO_TOKEN = 2**31 - 1
 LOWEST = float("-inf")
 """Stands for NaN, and for a column that is not there."""
 
-_FLOAT32_MAX = torch.finfo(torch.float32).max
+FLOAT32_MAX = torch.finfo(torch.float32).max
 # exp2 is the vectorised exponential of torch on the CPU; exp took 4.5 times as long.
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 
 
 def reduce_shard(
@@ -78,11 +78,22 @@ def merge_words(
     candidates = torch.where(value == best, ids, NO_TOKEN)
     token_ids = candidates.amin(dim=0).clamp_(max=last_id).long()
 
+    write_step(token_ids, draft_tokens, column, positions)
+    return token_ids, best + 0.0, torch.logsumexp(logsumexp, dim=0)
+
+
+def write_step(
+    token_ids: torch.Tensor,
+    draft_tokens: Optional[torch.Tensor] = None,
+    column: int = 0,
+    positions: Optional[torch.Tensor] = None,
+) -> None:
+    """What a draft step does with its ids ``[rows]``, in place."""
+    rows = token_ids.shape[0]
     if draft_tokens is not None:
         draft_tokens[:rows, column] = token_ids
     if positions is not None:
         positions[:rows] += 1
-    return token_ids, best + 0.0, torch.logsumexp(logsumexp, dim=0)
 
 
 def reduce_tiles(
@@ -108,7 +119,7 @@ def reduce_tiles(
 
 def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
     """Rows and columns that the FP32 workspace holds at a time."""
-    elements = _WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
+    elements = WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
     chunk = max(elements // rows // BLOCK * BLOCK, _MIN_CHUNK_COLUMNS)
     return min(elements // chunk, rows), min(chunk, width)
 
@@ -140,11 +151,11 @@ def _reduce_tile(
         blocks = maxima[:, start // BLOCK : -(-(start + columns.shape[1]) // BLOCK)]
         _block_maxima(numbers, out=blocks)
         torch.amax(blocks, dim=1, out=tops[i])
-        values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(_LOG2_E).exp2_()
+        values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(LOG2_E).exp2_()
         torch.sum(values, dim=1, out=sums[i])
 
     shift = _finite(tops.amax(dim=0))
-    total = (tops.sub_(shift).mul_(_LOG2_E).exp2_().mul_(sums)).sum(dim=0)
+    total = (tops.sub_(shift).mul_(LOG2_E).exp2_().mul_(sums)).sum(dim=0)
     winners = select(logits, softcap, maxima, mask_nan)
     return *winners, total.log_().add_(shift)
 
@@ -204,4 +215,4 @@ def capped(values: torch.Tensor, softcap: Optional[float]) -> torch.Tensor:
 
 def _finite(value: torch.Tensor) -> torch.Tensor:
     """Shift of an exponent: infinities become the nearest finite number."""
-    return value.clamp(-_FLOAT32_MAX, _FLOAT32_MAX)
+    return value.clamp(-FLOAT32_MAX, FLOAT32_MAX)
