@@ -24,8 +24,6 @@ def measure(
                 with mock.patch.multiple(module, **setting):
                     dist.barrier()
                     started = time.perf_counter()
-                    shard_winner(
-                        logits, valid_width=width, vocab_start=0, impl="torch"
-                    )
+                    shard_winner(logits, valid_width=width, vocab_start=0, impl="torch")
                     times.append(time.perf_counter() - started)
     return seconds

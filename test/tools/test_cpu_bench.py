@@ -34,7 +34,9 @@ def test_the_sampling_layer_writes_its_report(tmp_path):
     # Red if an arm cannot run, or the report lacks its spread or memory.
     size = ["--tp", "2", "--vocab", "32000", "--rows", "1", "--seconds", "0.1"]
     run("bench_sampling_layer.py", *size, "--output", str(tmp_path))
-    (result,) = json.loads((tmp_path / "sampling-layer-tp2.json").read_text())["results"]
+    (result,) = json.loads((tmp_path / "sampling-layer-tp2.json").read_text())[
+        "results"
+    ]
     assert 0 < result["ratio"]["p10"] <= result["ratio"]["median"]
     assert result["packed_peak_mib"] > 0
     assert (tmp_path / "sampling-layer-tp2.md").stat().st_size > 0

@@ -133,7 +133,9 @@ def merge_shard_winners(
         destinations |= dict(draft_tokens=draft_tokens, column=column)
     few_rows = impl is None and shard_winner_few_rows.takes(gathered, rows, k)
     implementation = _implementation(gathered.device, impl, k)
-    merge = shard_winner_few_rows.merge_words if few_rows else implementation.merge_words
+    merge = (
+        shard_winner_few_rows.merge_words if few_rows else implementation.merge_words
+    )
     return merge(
         gathered,
         rows=rows,
