@@ -105,7 +105,9 @@ def _attempt(
         record["ended"] = "stopped when everything was measured"
     except BaseException as error:
         text = str(error).splitlines()
-        record["ended"] = f"{type(error).__name__}: {text[0] if text else ''}"
+        record["ended"] = (
+            f"{type(error).__name__}: {text[0].rstrip(': ') if text else ''}"
+        )
         if isinstance(error, ServerError):
             tail = server.log_tail()
             raise ServerError(f"{error}\nlast lines of it:\n{tail}") from None

@@ -29,6 +29,9 @@ th, td { border: 1px solid #ccc; padding: 4px 8px; text-align: right; white-spac
 th:first-child, td:first-child { text-align: left; }
 li { overflow-wrap: anywhere; margin: .2rem 0; }
 footer { color: #555; font-size: .85rem; margin-top: 2rem; }
+@media (max-width: 640px) {
+  th, td { white-space: normal; padding: 3px 4px; font-size: .75rem; }
+}
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }
   .charts { grid-template-columns: 1fr 1fr; }

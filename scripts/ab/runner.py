@@ -86,6 +86,8 @@ def _measure(bench: Bench, start: Start, label: str) -> None:
         attempts = bench.records.attempts(start)
         if len(attempts) == before or "ready_s" not in attempts[-1]:
             raise
-        bench.say(f"{label} the server was lost: {str(error).splitlines()[0]}")
+        bench.say(
+            f"{label} the server was lost: {str(error).splitlines()[0].rstrip(': ')}"
+        )
         bench.say(f"{label} resuming with a new server; finished runs are kept")
         measure_start(bench, start, label)

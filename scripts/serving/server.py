@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import signal
 import sys
 import time
 import urllib.error
@@ -140,7 +141,7 @@ class Server:
         code = None if self._session is None else self._session.leader.poll()
         if code is not None:
             raise ServerError(
-                f"the server exited with code {code}: "
+                f"the server {_ending(code)}: "
                 f"{self.log_reason()}\nlog: {self.command.log_path}"
             )
 
@@ -167,3 +168,9 @@ class Server:
         if self._session is not None:
             self._session.stop()
             self._session = None
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    return f"was killed by {signal.Signals(-code).name}"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from scripts.serving import (
     RequestFailed,
     Server,
     ServerCommand,
+    ServerError,
     check_port_free,
     complete,
     complete_all,
@@ -135,6 +137,20 @@ def test_log_reason(log: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(log)
     assert reason in Server(ServerCommand(tmp_path, [], 1, path)).log_reason()
+
+
+@pytest.mark.parametrize(
+    "code, ending", [(-9, "was killed by SIGKILL: "), (3, "exited with code 3: ")]
+)
+def test_a_dead_server_says_how_it_ended(tmp_path: Path, code, ending) -> None:
+    """Red when a signal is shown as a number, or the log's last lines are left out."""
+    log = tmp_path / "log"
+    log.write_text("loading\n")
+    server = Server(ServerCommand(tmp_path, [], 1, log))
+    server._session = SimpleNamespace(leader=SimpleNamespace(poll=lambda: code))
+    with pytest.raises(ServerError, match=ending) as raised:
+        server.check_alive()
+    assert "loading" in str(raised.value)
 
 
 def test_pss_of_a_session(tmp_path: Path) -> None:
