@@ -1,43 +1,28 @@
 """The cases of draft trees on their Triton kernels, in Triton's interpreter.
 
 On CUDA tensors the kernels are the default, so the CUDA class of ``test_shard_topk.py``
-runs them there. The interpreter has to be chosen before Triton is imported: this file
-runs itself in a second process and reports each case by its name.
+runs them there.
 """
 
-import importlib
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import unittest
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 
+from sglang.kernels.ops.speculative import shard_topk_triton as launch
+from sglang.kernels.ops.speculative import shard_winner_triton as winner
 from sglang.kernels.ops.speculative.shard_winner import shard_winner
 from sglang.test.ci.ci_register import register_cpu_ci
+from sglang.test.kits import shard_topk_cases as topk
+from sglang.test.kits import shard_winner_numeric_cases as numerics
+from sglang.test.kits import shard_winner_selection_cases as selection
+from sglang.test.kits import triton_interpreter_kit as interpreter
 from sglang.test.kits.shard_topk_kit import ShardTopkCase, reference_topk
+from sglang.test.kits.shard_winner_kernel_cases import SPECIALS
 from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=90, suite="base-a-test-cpu")
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-topk = importlib.import_module("test_shard_topk")
-selection, numerics = topk.selection, topk.numerics
-
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-if HAS_TRITON:
-    from sglang.kernels.ops.speculative import shard_topk_triton as launch
-    from sglang.kernels.ops.speculative import shard_winner_triton as winner
-
-CHILD_SECONDS = 900
-INF, NAN = float("inf"), float("nan")
-SPECIALS = (0.0, -0.0, 1.0, 30.0, -30.0, 1e4, -1e4, INF, -INF, NAN)
 # A program is a row, and costs the interpreter more than its columns do.
 TOO_MANY_ROWS = (
     "test_random_rows_of_every_k",
@@ -80,7 +65,7 @@ class KernelCases:
         # so that the values are compared within a last bit.
         logits = selection.random_logits(2, 3000)
         logits[:, [900, 300, 301, 2999]] = torch.tensor([5e3, 4e3, 4.5e3, 6e3])
-        found = self.select_topk(logits, k=4, softcap=30.0)
+        found = self.select(logits, k=4, softcap=30.0)
         self.assertEqual(found.token_ids.tolist(), [[300, 301, 900, 2999]] * 2)
         expected = reference_topk(logits, 4, 30.0)
         torch.testing.assert_close(
@@ -124,61 +109,17 @@ def interpreted_cases() -> type:
     return type("InterpretedCases", cases, {"impl": "triton", **skipped})
 
 
-def run_interpreted(results: Path) -> None:
-    """Run every case in this process; one line of JSON each, as it ends."""
-    torch.set_num_threads(1)
-    np.seterr(all="ignore")
+def prepare() -> None:
     winner.PROGRAM_ROWS = 64
     # The interpreter's upcast of BF16 loses subnormals: left to the GPU.
     numerics.DTYPES = (torch.float16, torch.float32)
-    cases = interpreted_cases()
-    with results.open("w", buffering=1) as file:
-        for name in unittest.defaultTestLoader.getTestCaseNames(cases):
-            result = cases(name).run(unittest.TestResult())
-            problems = [trace for _, trace in result.failures + result.errors]
-            skipped = [reason for _, reason in result.skipped]
-            file.write(json.dumps([name, problems, skipped]) + "\n")
 
 
-@unittest.skipUnless(HAS_TRITON, "Triton is not installed")
-class TestTopkKernelsInInterpreter(CustomTestCase):
-    """Each method reports one case of the second process."""
-
-    @classmethod
-    def setUpClass(cls):
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        with tempfile.TemporaryDirectory() as folder:
-            results = Path(folder) / "results.jsonl"
-            child = subprocess.run(
-                [sys.executable, __file__, str(results)],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=CHILD_SECONDS,
-            )
-            lines = results.read_text().splitlines() if results.exists() else []
-        outcomes = [json.loads(line) for line in lines]
-        cls.outcomes = {name: rest for name, *rest in outcomes}
-        cls.ending = f"exit status {child.returncode}\n{child.stderr[-4000:]}"
-
-    def report(self, name):
-        if name not in self.outcomes:
-            self.fail(f"the interpreter's process ended before {name}: {self.ending}")
-        problems, skipped = self.outcomes[name]
-        self.assertFalse(problems, "\n".join(problems))
-        if skipped:
-            self.skipTest(skipped[0])
+class TestTopkKernelsInInterpreter(interpreter.InterpretedCase):
+    file = __file__
+    locals().update(interpreter.reports_of(interpreted_cases()))
 
 
-def report_case(name):
-    return lambda self: self.report(name)
-
-
-for _name in unittest.defaultTestLoader.getTestCaseNames(interpreted_cases()):
-    setattr(TestTopkKernelsInInterpreter, _name, report_case(_name))
-
-
-@unittest.skipUnless(HAS_TRITON, "Triton is not installed")
 class TestChunks(CustomTestCase):
     def test_every_column_has_a_lane(self):
         # Red if a wide shard has more chunks than lanes, or its last one is left out.
@@ -197,7 +138,4 @@ class TestChunks(CustomTestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2 and os.environ.get("TRITON_INTERPRET") == "1":
-        run_interpreted(Path(sys.argv[1]))
-    else:
-        unittest.main()
+    interpreter.main(interpreted_cases(), prepare)

@@ -1,10 +1,7 @@
 """The Triton kernels of the packed draft words on a GPU: graphs, launches, softcap."""
 
-import importlib
 import importlib.util
-import sys
 import unittest
-from pathlib import Path
 
 import torch
 
@@ -13,6 +10,9 @@ from sglang.kernels.ops.speculative.shard_winner import (
     shard_winner,
 )
 from sglang.test.ci.ci_register import register_cuda_ci
+from sglang.test.kits import shard_winner_kernel_cases as kernels
+from sglang.test.kits import shard_winner_numeric_cases as numerics
+from sglang.test.kits import shard_winner_selection_cases as selection
 from sglang.test.kits.shard_winner_kit import (
     Selection,
     ShardWinnerCase,
@@ -21,11 +21,6 @@ from sglang.test.kits.shard_winner_kit import (
 )
 
 register_cuda_ci(est_time=60, stage="base-b", runner_config="1-gpu-small")
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-triton_cases = importlib.import_module("test_shard_winner_triton")
-selection = importlib.import_module("test_shard_winner")
-numerics = importlib.import_module("test_shard_winner_numerics")
 
 SOFTCAP_MODULE = "sglang.kernels.ops.activation.softcap"
 needs_cuda = unittest.skipUnless(torch.cuda.is_available(), "needs a CUDA device")
@@ -39,13 +34,13 @@ def has_dense_softcap() -> bool:
 
 
 @needs_cuda
-class TestKernelsOnCuda(triton_cases.KernelCases, ShardWinnerCase):
+class TestKernelsOnCuda(kernels.KernelCases, ShardWinnerCase):
     device = "cuda"
 
 
 @needs_cuda
 class TestSoftcapCasesOnCuda(
-    triton_cases.SoftcapWithinALastBit, numerics.SoftcapCases, ShardWinnerCase
+    kernels.SoftcapWithinALastBit, numerics.SoftcapCases, ShardWinnerCase
 ):
     device = "cuda"
 

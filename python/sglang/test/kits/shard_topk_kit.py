@@ -9,19 +9,12 @@ from typing import Optional
 import numpy as np
 import torch
 
-from sglang.kernels.ops.speculative.shard_winner import (
-    merge_shard_winners,
-    shard_winner,
-)
 from sglang.test.kits.shard_winner_kit import (
-    LOGSUMEXP_TOLERANCE,
-    Bounds,
     Selection,
     ShardWinnerCase,
-    _assert_probability,
-    even_bounds,
+    assert_logsumexp,
+    assert_probability,
     reference_selection,
-    shard_of,
 )
 
 
@@ -52,16 +45,10 @@ def assert_matches_topk(actual: Selection, expected: Selection) -> None:
     assert not wrong, f"ids differ in rows {wrong[:8]}: {actual} {expected}"
     torch.testing.assert_close(logits.double(), expected.logits, rtol=0, atol=0)
     assert not logits[logits == 0].signbit().any()
-    torch.testing.assert_close(
-        logsumexp.double(),
-        expected.logsumexp,
-        rtol=LOGSUMEXP_TOLERANCE,
-        atol=LOGSUMEXP_TOLERANCE,
-        equal_nan=True,
-    )
+    assert_logsumexp(logsumexp, expected)
     spread = (logsumexp.unsqueeze(1).expand_as(logits), expected.logsumexp.unsqueeze(1))
     per_candidate = expected._replace(logsumexp=spread[1].expand_as(logits))
-    _assert_probability(logits, spread[0], per_candidate)
+    assert_probability(logits, spread[0], per_candidate)
 
 
 def first_of(selection: Selection) -> Selection:
@@ -76,45 +63,10 @@ class ShardTopkCase(ShardWinnerCase):
 
     k = 4
 
-    def select_topk(
-        self,
-        logits: torch.Tensor,
-        bounds: Optional[Bounds] = None,
-        *,
-        k: int,
-        tp: int = 4,
-        softcap: Optional[float] = None,
-        transport=lambda words: words,
-        **shard_options,
-    ) -> Selection:
-        """Shard ``[rows, vocab]`` logits over ranks, reduce, gather and merge."""
-        rows, vocab = logits.shape
-        words = []
-        for bound in bounds or even_bounds(vocab, tp):
-            shard = shard_of(logits.to(self.device), bound, **shard_options)
-            words.append(
-                shard_winner(
-                    shard,
-                    valid_width=bound[1] - bound[0],
-                    vocab_start=bound[0],
-                    softcap=softcap,
-                    k=k,
-                    impl=self.impl,
-                )
-            )
-        merged = merge_shard_winners(
-            transport(torch.cat(words)),
-            rows=rows,
-            vocab_size=vocab,
-            k=k,
-            impl=self.impl,
-        )
-        return Selection(*merged)
-
     def check_topk(self, logits: torch.Tensor, *args, k=None, **options) -> Selection:
-        """``select_topk`` and compare with the reference."""
+        """``select`` and compare with the reference."""
         k = min(k or self.k, logits.shape[1])
-        actual = self.select_topk(logits, *args, k=k, **options)
+        actual = self.select(logits, *args, k=k, **options)
         if k == 1:
             actual = actual._replace(
                 token_ids=actual.token_ids.unsqueeze(1),

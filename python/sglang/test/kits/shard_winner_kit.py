@@ -187,6 +187,7 @@ class ShardWinnerCase(CustomTestCase):
         *,
         tp: int = 4,
         softcap: Optional[float] = None,
+        k: int = 1,
         transport=lambda words: words,
         **shard_options,
     ) -> Selection:
@@ -201,13 +202,13 @@ class ShardWinnerCase(CustomTestCase):
                     valid_width=bound[1] - bound[0],
                     vocab_start=bound[0],
                     softcap=softcap,
+                    k=k,
                     impl=self.impl,
                 )
             )
         gathered = transport(torch.cat(words))
-        return Selection(
-            *merge_shard_winners(gathered, rows=rows, vocab_size=vocab, impl=self.impl)
-        )
+        options = dict(vocab_size=vocab, k=k, impl=self.impl)
+        return Selection(*merge_shard_winners(gathered, rows=rows, **options))
 
     def check(self, logits: torch.Tensor, *args, softcap=None, **options) -> Selection:
         """``select`` and compare with the reference."""
@@ -235,6 +236,12 @@ def assert_matches_reference(actual: Selection, expected: Selection) -> None:
     wrong = (ids != expected.token_ids).nonzero().flatten().tolist()
     assert not wrong, f"ids differ in rows {wrong[:8]}: {actual} {expected}"
     torch.testing.assert_close(logits.double(), expected.logits, rtol=0, atol=0)
+    assert_logsumexp(logsumexp, expected)
+    assert_probability(logits, logsumexp, expected)
+
+
+def assert_logsumexp(logsumexp: torch.Tensor, expected: Selection) -> None:
+    """FP32 log-sum-exp ``[rows]`` within the contract."""
     torch.testing.assert_close(
         logsumexp.double(),
         expected.logsumexp,
@@ -242,12 +249,12 @@ def assert_matches_reference(actual: Selection, expected: Selection) -> None:
         atol=LOGSUMEXP_TOLERANCE,
         equal_nan=True,
     )
-    _assert_probability(logits, logsumexp, expected)
 
 
-def _assert_probability(
+def assert_probability(
     logits: torch.Tensor, logsumexp: torch.Tensor, expected: Selection
 ) -> None:
+    """Probability of logits FP32 within the contract; shapes as in ``expected``."""
     probability = selected_probability(logits, logsumexp).double()
     finite = expected.logsumexp.isfinite()
     exact = torch.exp(expected.logits - expected.logsumexp).where(finite, 0.0)
