@@ -4,6 +4,7 @@ On CUDA tensors the kernels are the default, so the CUDA class of ``test_shard_t
 runs them there.
 """
 
+import unittest
 from unittest import mock
 
 import numpy as np
@@ -138,4 +139,8 @@ class TestChunks(CustomTestCase):
 
 
 if __name__ == "__main__":
-    interpreter.main(interpreted_cases(), prepare)
+    if interpreter.is_second_process():
+        prepare()
+        interpreter.run_cases(interpreted_cases())
+    else:
+        unittest.main()

@@ -4,6 +4,7 @@ On CUDA tensors the kernels are the default, so the CUDA classes of the files be
 this one run them there.
 """
 
+import unittest
 from unittest import mock
 
 import torch
@@ -75,4 +76,8 @@ class TestSplit(CustomTestCase):
 
 
 if __name__ == "__main__":
-    interpreter.main(interpreted_cases(), prepare)
+    if interpreter.is_second_process():
+        prepare()
+        interpreter.run_cases(interpreted_cases())
+    else:
+        unittest.main()

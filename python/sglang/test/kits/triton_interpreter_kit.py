@@ -23,22 +23,16 @@ ONLY_CASES = os.environ.get("SHARD_WINNER_ONLY_CASES", "")
 """Only the cases whose names contain it run in the interpreter; the others then fail."""
 
 
-def main(cases: type, prepare: Callable[[], None]) -> None:
-    """Of a test file: the cases in the second process, the tests in any other.
-
-    ``prepare`` sets up the second process; ``cases`` is a ``TestCase``.
-    """
-    if len(sys.argv) == 2 and os.environ.get("TRITON_INTERPRET") == "1":
-        torch.set_num_threads(1)
-        np.seterr(all="ignore")
-        prepare()
-        _run(cases, Path(sys.argv[1]))
-    else:
-        unittest.main()
+def is_second_process() -> bool:
+    """Whether a test file that is run as a program has been started by its own tests."""
+    return len(sys.argv) == 2 and os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _run(cases: type, results: Path) -> None:
-    with results.open("w", buffering=1) as file:
+def run_cases(cases: type) -> None:
+    """Run every case of a ``TestCase`` here; one line of JSON each, as it ends."""
+    torch.set_num_threads(1)
+    np.seterr(all="ignore")
+    with Path(sys.argv[1]).open("w", buffering=1) as file:
         for name in unittest.defaultTestLoader.getTestCaseNames(cases):
             if ONLY_CASES not in name:
                 continue
@@ -52,7 +46,7 @@ class InterpretedCase(CustomTestCase):
     """Each method, which ``reports_of`` adds, reports one case of the second process."""
 
     file: str
-    """The test file, which calls ``main``."""
+    """The test file, which calls ``run_cases`` in the second process."""
     outcomes: Dict[str, List]
     ending: str
 
