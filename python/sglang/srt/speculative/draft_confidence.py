@@ -1,6 +1,19 @@
-"""Exact probability of a greedily drafted token."""
+"""Exact probability of drafted tokens, and what follows from it for a chain.
+
+A chain's conditional probability ``[rows, steps]`` holds in column ``i`` the draft
+model's softmax probability of its ``i``-th token, given the tokens before it. Every
+operation here works element by element or column after column, so that equal input bits
+give equal output bits on every rank, whatever the number of rows.
+"""
+
+from __future__ import annotations
 
 import torch
+
+TEMPERATURES_FLAG = "--speculative-draft-confidence-temperatures"
+
+_BELOW_ONE = 1.0 - 2.0**-24
+_SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def selected_probability(logits: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
@@ -17,3 +30,113 @@ def selected_probability(logits: torch.Tensor, logsumexp: torch.Tensor) -> torch
     """
     probability = torch.exp(logits - logsumexp).clamp_(max=1.0)
     return torch.where(logsumexp.isfinite(), probability, 0.0)
+
+
+def probability_logit(probability: torch.Tensor) -> torch.Tensor:
+    """``log(p / (1 - p))``, FP32, finite: what a confidence head would put out.
+
+    ``p`` is held between the smallest normal FP32 number (a logit of -87.3) and
+    ``1 - 2**-24``, the number next below 1 (16.6).
+    """
+    return torch.logit(probability.clamp(_SMALLEST, _BELOW_ONE))
+
+
+def calibrated(probability: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
+    """Temperature-scaled probability, ``sigmoid(logit(p) / T)`` with a ``T`` a position.
+
+    The scaling of SGLang's STS files (sequential temperature scaling), whose fit reads
+    ``probability_logit``.
+
+    Args:
+        probability: FP32 ``[rows, steps]``, conditional probabilities of a chain.
+        temperatures: FP32 ``[positions]``, all above 0, at least ``steps`` of them.
+
+    Returns:
+        FP32 ``[rows, steps]`` in [0, 1]. A temperature of 1 leaves the bits as they
+        are, a probability of 0 stays 0 at every temperature.
+
+    Raises:
+        ValueError: fewer temperatures than steps.
+    """
+    steps = probability.shape[-1]
+    if temperatures.shape[0] < steps:
+        raise ValueError(f"{temperatures.shape[0]} temperatures for {steps} positions")
+    temperatures = temperatures[:steps].to(probability.device)
+    # torch.sigmoid on a CPU depends on where in its tensor an element lies.
+    odds = torch.exp(-(probability_logit(probability) / temperatures))
+    scaled = 1.0 / (1.0 + odds)
+    keeps = (temperatures == 1.0) | (probability == 0.0)
+    return torch.where(keeps, probability, scaled)
+
+
+def chain_survival(probability: torch.Tensor) -> torch.Tensor:
+    """Probability that a chain's tokens up to each position are all right.
+
+    Args:
+        probability: conditional probabilities, FP32 ``[rows, steps]``.
+
+    Returns:
+        FP32 ``[rows, steps]``: products over the columns from the left, multiplied in
+        that order.
+    """
+    survival = torch.empty_like(probability, memory_format=torch.contiguous_format)
+    for step in range(probability.shape[-1]):
+        column = probability[:, step]
+        if step > 0:
+            column = survival[:, step - 1] * column
+        survival[:, step] = column
+    return survival
+
+
+def expected_accept_length(survival: torch.Tensor) -> torch.Tensor:
+    """Expected accept length, FP32 ``[rows]``: ``1 + sum(survival)`` over the steps.
+
+    The 1 is the bonus token. ``survival``: ``chain_survival``'s, FP32 ``[rows, steps]``,
+    added from the left.
+    """
+    length = survival.new_ones(survival.shape[0])
+    for step in range(survival.shape[-1]):
+        length += survival[:, step]
+    return length
+
+
+def load_temperatures(
+    path: str, steps: int, flag: str = TEMPERATURES_FLAG
+) -> torch.Tensor:
+    """Temperatures of an STS file, for ``calibrated``.
+
+    Args:
+        path: JSON as ``sglang.benchmark.dspark_sts_fit`` writes it.
+        steps: positions of the longest chain; the file has to have one temperature each.
+        flag: the command-line argument that named the file, for the message.
+
+    Returns:
+        FP32 ``[steps]`` on the CPU.
+
+    Raises:
+        ValueError: the file cannot be read, is no STS file, or was fit for another
+            number of positions; the message names flag and file.
+    """
+    from sglang.srt.speculative.dspark_components.dspark_sts import (
+        load_sts_calibration_from_path,
+    )
+
+    try:
+        temperatures = load_sts_calibration_from_path(path).temperatures
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{flag}: cannot use {path}: {error}. It has to be a JSON file with "
+            '{"temperatures": [...]}, one number above 0 for every drafted position.'
+        ) from error
+    if len(temperatures) != steps:
+        raise ValueError(
+            f"{flag}: {path} was fit for {len(temperatures)} drafted positions, and this "
+            f"server drafts up to {steps}. Fit it again with as many steps, or leave "
+            "the flag out."
+        )
+    positions = torch.tensor(temperatures, dtype=torch.float32)
+    if not bool(((positions > 0) & positions.isfinite()).all()):
+        raise ValueError(
+            f"{flag}: {path} has temperatures that FP32 does not hold: {temperatures}."
+        )
+    return positions
