@@ -60,14 +60,14 @@ class TestDSparkConfidence(CustomTestCase):
             for one, result in zip(cases, self.run_cases(cases, world_size)):
                 with self.subTest(world_size=world_size, **one):
                     for way in ways(result):
-                        self.assert_same_steps(
-                            result["dense", "eager"], result[way]
-                        )
+                        self.assert_same_steps(result["dense", "eager"], result[way])
 
     def test_decisions_follow_the_confidence(self):
         """Red if the budget is all tokens or none whatever was drafted, or the relayed
         confidence never reaches the planner."""
-        cases = [case(source=source, bs=6, rounds=8, seed=3) for source in (HEAD, DRAFT)]
+        cases = [
+            case(source=source, bs=6, rounds=8, seed=3) for source in (HEAD, DRAFT)
+        ]
         for result in self.run_cases(cases):
             steps = result["packed", "folded"]
             budgets, lengths, relayed, _ = zip(*(step["decisions"] for step in steps))

@@ -213,9 +213,7 @@ class TestRefusals(Source):
             patch.object(
                 dspark_draft_sampler, "megakernel_draft_sampler", lambda _: object()
             ),
-            patch.object(
-                dspark_draft_sampler, "DsparkDraftSampler", lambda **_: built
-            ),
+            patch.object(dspark_draft_sampler, "DsparkDraftSampler", lambda **_: built),
         ):
             self.assertEqual(self.build(model), built)
             markov_head.draft_probability = DraftProbability(greedy_draft=True)

@@ -27,6 +27,7 @@ from sglang.srt.speculative.draft_confidence import (
 from sglang.srt.speculative.dspark_components.dspark_draft import step_logits_width
 from sglang.srt.speculative.dspark_confidence_source import FLAG
 
+
 class DraftProbability:
     """Confidence of a block: of each token the probability that the draft gave it.
 
