@@ -87,7 +87,6 @@ def _one(rank, world_size, group, vocab, bs, dtype, whole, seed, special=None):
         group.taken()
         result[f"{name}_eager"] = eager(worker, group, drafted, head).numpy()
         counts[f"{name}_eager"] = group.taken()
-    result["probability"] = packed.select(drafted).probability().numpy()
     if _every_rank_holds_tokens(vocab, head, world_size):
         sampler = build_sampler(dflash_worker(None, head), group, bs)
         sampler(hidden)
@@ -97,6 +96,7 @@ def _one(rank, world_size, group, vocab, bs, dtype, whole, seed, special=None):
     sampler(hidden)
     result["packed_graph"] = sampler.out.numpy()
     counts["packed_graph"] = group.taken()
+    result["probability"] = packed.select(drafted).probability().numpy()
     local = torch.matmul(drafted, head.weight.T)
     result["logits"] = group.all_gather(local, dim=-1)[:, :vocab].float().numpy()
     result["counts"] = counts
