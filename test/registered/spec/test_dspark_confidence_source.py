@@ -240,10 +240,9 @@ class TestRefusals(Source):
             source = DraftProbability(greedy_draft=True)
             for step, rows in enumerate(recorded):
                 source.add(step, torch.full((rows,), 0.5))
-            arguments = dict(draft_tokens=tokens, markov_head=None, anchor_tokens=None)
-            confidence, _ = source.predict(None, **arguments)
+            confidence, _ = source.predict(None, draft_tokens=tokens)
             with self.assertRaisesRegex(RuntimeError, FLAG):
-                source.predict(None, **arguments)
+                source.predict(None, draft_tokens=tokens)
             return confidence
 
         self.assertEqual(predict([2, 2, 2]).tolist(), [[0.5] * 3] * 2)
@@ -298,9 +297,7 @@ class TestUnits(Source):
         for step in range(3):
             source.add(step, probability[:, step])
         drafted = torch.zeros(rows, 3, dtype=torch.int64)
-        _, raw = source.predict(
-            None, draft_tokens=drafted, markov_head=None, anchor_tokens=None
-        )
+        _, raw = source.predict(None, draft_tokens=drafted)
         ids = torch.zeros(rows, 4, dtype=torch.int64)
         logits = torch.rand(rows * 4, 2, generator=generator)
         with tempfile.TemporaryDirectory() as folder:

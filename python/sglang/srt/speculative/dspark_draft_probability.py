@@ -93,15 +93,12 @@ class DraftProbability:
         self._steps.append(probability)
 
     def predict(
-        self,
-        features: torch.Tensor,
-        *,
-        anchor_tokens: torch.Tensor,
-        draft_tokens: torch.Tensor,
-        markov_head: Any,
+        self, features: torch.Tensor, *, draft_tokens: torch.Tensor, **_: Any
     ) -> Tuple[torch.Tensor, torch.Tensor]:
         """Confidence of the block that was just drafted and its logit before
-        calibration, FP32 ``[bs, gamma]``.
+        calibration, FP32 ``[bs, gamma]``, as a head gives them.
+
+        ``draft_tokens`` is ``[bs, gamma]``; the rest is what a trained head reads.
 
         Raises:
             RuntimeError: the block was not drafted by steps that were recorded.
