@@ -23,8 +23,6 @@ from sglang.srt.speculative.dspark_confidence_source import FLAG
 from sglang.srt.speculative.dspark_draft_probability import (
     DraftProbability,
     connect_draft_probability,
-    logsumexp_by_shard,
-    shard_columns,
 )
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits.dspark_confidence_rank_kit import planner_context
@@ -263,27 +261,28 @@ class TestUnits(Source):
             )
             self.assertFalse(hasattr(markov_head, "draft_probability"))
 
-    def test_columns_of_shards(self):
-        """Red if padding, an empty shard or a smaller draft vocabulary is counted."""
+    def test_what_can_be_drafted(self):
+        """Red if padding, or an id that the draft cannot propose, enters the log-sum-exp,
+        or the temperature of a row reaches another one."""
+        markov_head = SimpleNamespace(vocab_size=70)
         head = SimpleNamespace(
-            tp_size=3, org_vocab_size=130, num_embeddings_per_partition=64
+            tp_size=3,
+            org_vocab_size=130,
+            shard_indices=SimpleNamespace(num_elements_padded=32),
         )
-        self.assertEqual(shard_columns(head, 130), ((0, 64), (64, 128), (128, 130)))
-        self.assertEqual(shard_columns(head, 70), ((0, 64), (64, 70), (70, 70)))
-        head.tp_size = 1
-        self.assertEqual(shard_columns(head, 200), ((0, 130),))
-
-    def test_padding_is_left_out(self):
-        """Red if a column past the vocabulary enters the log-sum-exp."""
-        logits = torch.randn(5, 80, generator=torch.Generator().manual_seed(1))
+        logits = torch.randn(4, 80, generator=torch.Generator().manual_seed(1))
         logits[:, 70:] = 1e4
-        for columns in (((0, 70),), ((0, 32), (32, 64), (64, 70), (70, 70))):
-            found = logsumexp_by_shard(logits, columns)
+        ids = torch.tensor([0, 31, 33, 69])
+        temperatures = torch.tensor([0.0, 1.0, 0.5, 2.0])
+        for greedy, scale in ((True, torch.ones(4)), (False, temperatures)):
+            source = DraftProbability(greedy_draft=greedy)
+            source.connect(markov_head, head)
+            source.add_logits(0, logits, ids, temperatures)
+            confidence, _ = source.predict(None, draft_tokens=ids[:, None])
+            scale = torch.where(scale == 0, 1.0, scale).double()[:, None]
+            softmax = (logits[:, :70].double() / scale).softmax(dim=1)
             torch.testing.assert_close(
-                found.double(),
-                logits[:, :70].double().logsumexp(1),
-                atol=2e-5,
-                rtol=2e-5,
+                confidence.double(), softmax.gather(1, ids[:, None]), atol=2e-5, rtol=0
             )
 
     def test_what_is_collected_for_a_fit(self):

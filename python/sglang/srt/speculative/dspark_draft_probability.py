@@ -14,11 +14,12 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from sglang.kernels.ops.speculative.shard_winner import (
-    merge_shard_winners,
-    shard_winner,
-)
 from sglang.srt.environ import envs
+from sglang.srt.layers.dense_logsumexp import (
+    VocabShards,
+    dense_logsumexp,
+    shards_of,
+)
 from sglang.srt.speculative.draft_confidence import (
     calibrated,
     probability_logit,
@@ -44,13 +45,14 @@ class DraftProbability:
         self.greedy_draft = greedy_draft
         self.sts_temperatures: Optional[torch.Tensor] = None
         """FP32 ``[gamma]``, set by the planner from a calibration file."""
-        self.columns: Tuple[Tuple[int, int], ...] = ()
-        """Vocabulary columns ``[start, end)`` of every rank's shard."""
+        self.shards, self.vocab_size = VocabShards(), 0
+        """The split of the LM head, and the number of ids that can be drafted."""
         self._steps: List[torch.Tensor] = []
 
     def connect(self, markov_head: Any, lm_head: Any) -> None:
         """Have the steps of ``markov_head`` over ``lm_head``'s vocabulary recorded."""
-        self.columns = shard_columns(lm_head, int(markov_head.vocab_size))
+        self.shards = shards_of(lm_head)
+        self.vocab_size = min(int(markov_head.vocab_size), int(lm_head.org_vocab_size))
         markov_head.draft_probability = self
 
     def step_logits(
@@ -83,7 +85,10 @@ class DraftProbability:
             sampled = torch.where(temperatures == 0, 1.0, temperatures)
             logits = logits.float() / sampled.unsqueeze(1)
         selected = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1).float()
-        logsumexp = logsumexp_by_shard(logits, self.columns)
+        # A rank's packed step has no padding columns.
+        logsumexp = dense_logsumexp(
+            logits[:, : self.vocab_size], self.shards, padded=False
+        )
         self.add(step, selected_probability(selected, logsumexp))
 
     def add(self, step: int, probability: torch.Tensor) -> None:
@@ -115,32 +120,6 @@ class DraftProbability:
         if self.sts_temperatures is not None:
             confidence = calibrated(probability, self.sts_temperatures)
         return confidence, probability_logit(probability)
-
-
-def shard_columns(lm_head: Any, vocab_size: int) -> Tuple[Tuple[int, int], ...]:
-    """Columns ``[start, end)`` of gathered logits that each rank's shard gave, without
-    padding; ``vocab_size`` is the number of ids that a draft can propose."""
-    ranks = int(getattr(lm_head, "tp_size", 1))
-    end = min(vocab_size, int(lm_head.org_vocab_size))
-    width = int(lm_head.num_embeddings_per_partition) if ranks > 1 else end
-    return tuple(
-        (min(rank * width, end), min((rank + 1) * width, end)) for rank in range(ranks)
-    )
-
-
-def logsumexp_by_shard(
-    logits: torch.Tensor, columns: Tuple[Tuple[int, int], ...]
-) -> torch.Tensor:
-    """Log-sum-exp FP32 ``[rows]`` of whole logits ``[rows, vocabulary]``.
-
-    Reduced shard by shard and merged in rank order, as the ranks do it on the packed
-    path, so that both give the same bits.
-    """
-    words = [
-        shard_winner(logits[:, start:end], valid_width=end - start, vocab_start=start)
-        for start, end in columns
-    ]
-    return merge_shard_winners(torch.cat(words), rows=logits.shape[0])[2]
 
 
 def build_draft_probability() -> DraftProbability:
