@@ -89,9 +89,10 @@ def parse_cores(spec: str | list[int] | None) -> set[int]:
 
 
 def make_cuda_calls_harmless() -> None:
-    """Make two `torch.cuda` calls do nothing on a host without a GPU.
-
-    Some models' `set_embed_and_head` call them without looking at the device.
+    """Make calls that are made without a look at the device do nothing on a host
+    without a GPU: two of `torch.cuda` by some models' `set_embed_and_head`, one of every
+    tensor by the workers of block drafts.
     """
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.empty_cache = lambda: None
+    torch.Tensor.record_stream = lambda tensor, stream: None

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import deepseek, llama, mimo, mimo_v2, qwen3_5, step3p5
+from . import deepseek, dspark, llama, mimo, mimo_v2, qwen3_5, step3p5
 from .weights import VOCAB
 
-__all__ = ["VOCAB", "deepseek", "llama", "mimo", "mimo_v2", "qwen3_5", "step3p5"]
+__all__ = [
+    "VOCAB",
+    "deepseek",
+    "dspark",
+    "llama",
+    "mimo",
+    "mimo_v2",
+    "qwen3_5",
+    "step3p5",
+]

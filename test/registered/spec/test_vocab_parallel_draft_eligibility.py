@@ -11,9 +11,7 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     dense_reason,
     valid_width,
 )
-from sglang.srt.layers.vocab_parallel_draft_install import (
-    _agree,
-)
+from sglang.srt.layers.vocab_parallel_draft_transport import agree
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits.vocab_head_kit import head_of
 from sglang.test.test_utils import CustomTestCase
@@ -90,23 +88,23 @@ class TestEligibility(CustomTestCase):
         """Red when a rank acts on its own verdict, or pushes alone; also when nodes that
         were launched with other flags draft packed apart."""
 
-        def agree(mine, pushes, *others):
+        def verdict(mine, pushes, *others):
             group = SimpleNamespace(all_gather_object=lambda x: [x, *others])
-            return _agree(mine, pushes, group, TERMS)
+            return agree(mine, pushes, group, TERMS)
 
         disagree = DenseReason.RANK_DISAGREEMENT
         unsupported = DenseReason.UNSUPPORTED_HEAD
         self.assertEqual(
-            agree(None, True, ("unsupported_head", True)), (disagree, True)
+            verdict(None, True, ("unsupported_head", True)), (disagree, True)
         )
-        self.assertEqual(agree(unsupported, True, (TERMS, True)), (disagree, True))
-        self.assertEqual(agree(None, True, (TERMS, True)), (None, True))
-        self.assertEqual(agree(None, True, (TERMS, False)), (None, False))
-        self.assertEqual(agree(None, False, (TERMS, True)), (None, False))
+        self.assertEqual(verdict(unsupported, True, (TERMS, True)), (disagree, True))
+        self.assertEqual(verdict(None, True, (TERMS, True)), (None, True))
+        self.assertEqual(verdict(None, True, (TERMS, False)), (None, False))
+        self.assertEqual(verdict(None, False, (TERMS, True)), (None, False))
         topk = DenseReason.TOPK
-        self.assertEqual(agree(topk, False, ("topk", False)), (topk, False))
+        self.assertEqual(verdict(topk, False, ("topk", False)), (topk, False))
         for terms in (("auto", 1, 1003), ("on", 4, 1003), ("on", 1, 1000)):
-            self.assertEqual(agree(None, True, (terms, True)), (disagree, True))
+            self.assertEqual(verdict(None, True, (terms, True)), (disagree, True))
 
     def test_valid_width(self):
         """Red when padding columns or an empty shard count as tokens."""

@@ -16,6 +16,7 @@ GAMMA = dspark_rank_kit.GAMMA
 NAN = float("nan")
 BF16 = dict(head_dtype="bfloat16", dtype="bfloat16")
 SHARDED = ("vanilla_sharded", "v4_sharded")
+PROBABILITIES = ("dense_probability", "probability", "graph_probability")
 EVERY_HEAD = ("vanilla", "nemotron", "gated", "rnn", "v4", *SHARDED)
 
 
@@ -60,15 +61,15 @@ class TestDSparkChains(CustomTestCase):
     def check(self, results):
         expected = results[0]["step_logits"].argmax(axis=2)
         for result in results:
-            for name in ("dense", "packed", "packed_graph"):
+            for name in ("dense", "dense_recorded", "packed", "packed_graph"):
                 self.assertEqual(result[name].tolist(), expected.tolist(), name)
-            for name in ("probability", "graph_probability"):
+            for name in PROBABILITIES:
                 bits = result[name].view(np.int32)
                 self.assertTrue((bits == results[0][name].view(np.int32)).all(), name)
         logits = results[0]["step_logits"].astype(np.float64)
         weights = np.exp(logits - logits.max(axis=2, keepdims=True))
         probability = weights.max(axis=2) / weights.sum(axis=2)
-        for name in ("probability", "graph_probability"):
+        for name in PROBABILITIES:
             np.testing.assert_allclose(results[0][name], probability, atol=2e-5, rtol=0)
 
     def test_a_chain_depends_on_its_ids(self):
@@ -130,7 +131,8 @@ class TestDSparkChains(CustomTestCase):
                     self.assertEqual(packed.tolist(), result["packed_graph"].tolist())
                     self.assertNotIn(70, packed)
                     self.assertEqual(set(result["dense"].flatten().tolist()), {70})
-                    self.assertEqual(set(result["probability"].flatten()), {0.0})
+                    for name in PROBABILITIES:
+                        self.assertEqual(set(result[name].flatten()), {0.0})
 
     def test_replays_of_other_sizes(self):
         """Red if a padding row reaches a real one, or a result leaves its buffer."""

@@ -37,6 +37,7 @@ def dense_logsumexp(
     logits: torch.Tensor,
     shards: VocabShards = VocabShards(),
     head_dtype: Optional[torch.dtype] = None,
+    padded: bool = True,
 ) -> torch.Tensor:
     """Log-sum-exp of every row, as the packed path computes it.
 
@@ -49,6 +50,8 @@ def dense_logsumexp(
         head_dtype: on CUDA the dtype of the head's logits, which ``logits`` hold in
             FP32: the kernels take more columns at a time of a narrow dtype. ``None``
             for the dtype of ``logits``, and where a softcap made them FP32 values.
+        padded: whether a rank's packed path reduces logits of a whole shard, padding
+            included, or only of its tokens' columns.
 
     Returns:
         FP32 ``[rows]``; NaN where a row holds a NaN.
@@ -62,7 +65,8 @@ def dense_logsumexp(
         valid = max(0, min(width, vocab - start))
         shard = logits[:, min(start, vocab) : start + valid]
         if logits.is_cuda:
-            shard = _as_head_output(shard, width, head_dtype or logits.dtype)
+            columns = width if padded else valid
+            shard = _as_head_output(shard, columns, head_dtype or logits.dtype)
         words.append(
             shard_winner(shard, valid_width=valid, vocab_start=min(start, vocab))
         )

@@ -10,8 +10,6 @@ import contextlib
 import logging
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-import torch
-
 from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     DenseReason,
@@ -26,10 +24,8 @@ from sglang.srt.layers.vocab_parallel_draft_table import (
     setting_of,
 )
 from sglang.srt.layers.vocab_parallel_draft_transport import (
-    all_push,
-    group_gather,
-    own_push_gather,
-    push_offer,
+    agree_on_transport,
+    gives_its_shard,
 )
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.spec_utils import draft_tp_context
@@ -48,9 +44,7 @@ def install_vocab_parallel_draft(spec_worker: Any) -> None:
     if hasattr(type(spec_worker), "vocab_parallel_block"):
         from sglang.srt.speculative import vocab_parallel_block_install
 
-        reason, packed = vocab_parallel_block_install.decide_block_draft(
-            spec_worker, _agree
-        )
+        reason, packed = vocab_parallel_block_install.decide_block_draft(spec_worker)
         note = ""
     else:
         reason, packed, note = _decide(spec_worker)
@@ -102,33 +96,25 @@ def _build(
     group: Any,
 ) -> Tuple[Optional[DenseReason], Tuple[VocabParallelDraft, ...], str]:
     """The group's common verdict, the packed path of each head if that is what it is,
-    and a note.
-
-    Whether a head runs, and which transport a rank could use, are facts of the rank:
-    the ranks compare both before one of them acts on its own.
-    """
-    # Building a plane is no collective: a rank may leave it out.
-    push = own_push_gather(group) if reason is None else None
-    reason = reason or next(filter(None, map(_trial_reason, runners)), None)
+    and a note."""
     processor = runners[0].model.logits_processor
     terms = (facts.mode, facts.topk, processor.vocab_size)
-    reason, pushes = _agree(reason, push_offer(push), group, terms)
-    if reason is not None:
-        return reason, (), ""
-    gather = push if pushes else group_gather(group)
-    backend = torch.distributed.get_backend(group.device_group)
-    transport = "nvlink_push" if pushes else backend
+    agreed = agree_on_transport(
+        group, reason, lambda: all(map(head_runs, runners)), terms
+    )
+    if agreed.reason is not None:
+        return agreed.reason, (), ""
     choice = Choice()
     if facts.mode == "auto":
-        choice = agreed_choice(group, setting_of(runners[0], group, transport))
+        choice = agreed_choice(group, setting_of(runners[0], group, agreed.name))
     if choice.reason is not None:
         return choice.reason, (), choice.note
     packed = tuple(
         VocabParallelDraft(
             runner.model.logits_processor,
             runner.model.lm_head,
-            gather,
-            transport,
+            agreed.gather,
+            agreed.name,
             packed_rows=choice.packed_rows,
             k=facts.topk,
         )
@@ -137,35 +123,15 @@ def _build(
     return None, packed, choice.note
 
 
-def _trial_reason(runner: Any) -> Optional[DenseReason]:
-    """Run the head on one row: its columns have to be those of its shard."""
-    head = runner.model.lm_head
-    try:
-        shape = (1, head.embedding_dim)
-        row = torch.zeros(shape, dtype=runner.dtype, device=runner.device)
-        logits = runner.model.logits_processor._compute_lm_head(row, head)
-    except Exception:
-        logger.exception("the draft's LM head failed on a trial row")
-        return DenseReason.UNSUPPORTED_HEAD
-    if logits.shape != (1, head.shard_indices.num_elements_padded):
-        return DenseReason.UNSUPPORTED_HEAD
-    return None
-
-
-def _agree(
-    reason: Optional[DenseReason], offer: int, group: Any, terms: Tuple = ()
-) -> Tuple[Optional[DenseReason], bool]:
-    """The ranks' common verdict, and whether all of them push (``push_offer``).
-
-    Where verdicts differ, or the ``terms`` of packed ones (nodes that were launched
-    with other flags), all ranks draft densely.
-    """
-    answers = group.all_gather_object((reason.value if reason else terms, offer))
-    verdicts = [verdict for verdict, _ in answers]
-    if len(set(verdicts)) > 1:
-        log_info_on_rank0(logger, f"Vocab-parallel draft: verdicts by rank {verdicts}")
-        reason = DenseReason.RANK_DISAGREEMENT
-    return reason, all_push([offer for _, offer in answers])
+def head_runs(runner: Any) -> bool:
+    """Whether a draft's head gives the columns of its shard."""
+    head, processor = runner.model.lm_head, runner.model.logits_processor
+    return gives_its_shard(
+        head,
+        lambda row: processor._compute_lm_head(row, head),
+        runner.dtype,
+        runner.device,
+    )
 
 
 def _status(

@@ -8,12 +8,8 @@ the other workers: facts that are replicated, then one comparison over the group
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import Any, Callable, Optional, Tuple
 
-import torch
-
-from sglang.srt.distributed.device_communicators.vocab_gather import VocabGather
 from sglang.srt.kernel_plugins.nvidia.binding import megakernel_draft_sampler
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     DenseReason,
@@ -22,9 +18,9 @@ from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     dense_reason,
 )
 from sglang.srt.layers.vocab_parallel_draft_transport import (
-    group_gather,
-    own_push_gather,
-    push_offer,
+    Runs,
+    agree_on_transport,
+    gives_its_shard,
 )
 from sglang.srt.lora.layers import unwrap_lora_layer
 from sglang.srt.models.dspark import project_through_lm_head
@@ -36,10 +32,6 @@ from sglang.srt.speculative.vocab_parallel_domino import PackedDomino
 from sglang.srt.speculative.vocab_parallel_markov import PackedMarkov
 from sglang.srt.speculative.vocab_parallel_shard_winners import ShardWinners
 
-logger = logging.getLogger(__name__)
-
-Agree = Callable[..., Tuple[Optional[DenseReason], bool]]
-
 
 @dataclasses.dataclass(frozen=True)
 class BlockDraft:
@@ -49,17 +41,16 @@ class BlockDraft:
     vocab_size: int
     """Ids that the draft can propose."""
     facts: DraftFacts
-    head_runs: Callable[[], bool]
+    head_runs: Runs
     install: Callable[[ShardWinners], None]
 
 
 def decide_block_draft(
-    spec_worker: Any, agree: Agree
+    spec_worker: Any,
 ) -> Tuple[Optional[DenseReason], Optional[ShardWinners]]:
     """The group's verdict, and what was installed, of a block drafter.
 
-    Every rank of the draft's group calls this. ``agree`` compares a verdict and what a
-    rank could push over the group.
+    Every rank of the draft's group calls this.
     """
     describe = {"dflash": _dflash, "dspark": _dspark}[spec_worker.vocab_parallel_block]
     # The target's scope: a draft's own group hides data-parallel attention.
@@ -76,25 +67,13 @@ def decide_block_draft(
             reason = DenseReason.NOT_MEASURED
         if draft.facts.tp_size == 1:
             return reason, None
-        reason, gather, transport = _agree_on_transport(draft, reason, group, agree)
-    if reason is not None:
-        return reason, None
-    winners = ShardWinners(draft.head, draft.vocab_size, gather, transport)
+        terms = (draft.facts.mode, draft.vocab_size)
+        agreed = agree_on_transport(group, reason, draft.head_runs, terms)
+    if agreed.reason is not None:
+        return agreed.reason, None
+    winners = ShardWinners(draft.head, draft.vocab_size, agreed.gather, agreed.name)
     draft.install(winners)
     return None, winners
-
-
-def _agree_on_transport(
-    draft: BlockDraft, reason: Optional[DenseReason], group: Any, agree: Agree
-) -> Tuple[Optional[DenseReason], VocabGather, str]:
-    push = own_push_gather(group) if reason is None else None
-    if reason is None and not draft.head_runs():
-        reason = DenseReason.UNSUPPORTED_HEAD
-    terms = (draft.facts.mode, draft.vocab_size)
-    reason, pushes = agree(reason, push_offer(push), group, terms)
-    gather = push if pushes else group_gather(group)
-    backend = torch.distributed.get_backend(group.device_group)
-    return reason, gather, "nvlink_push" if pushes else backend
 
 
 def _dflash(spec_worker: Any, facts: DraftFacts, group: Any) -> BlockDraft:
@@ -140,10 +119,15 @@ def _dspark(spec_worker: Any, facts: DraftFacts, group: Any) -> BlockDraft:
     def install(winners: ShardWinners) -> None:
         markov_head.vocab_parallel_draft = PackedMarkov(winners)
 
-    dtype = spec_worker.draft_model_runner.dtype
-    return BlockDraft(
-        head, vocab_size, facts, lambda: _head_gives_its_shard(head, dtype), install
-    )
+    def head_runs() -> bool:
+        return gives_its_shard(
+            head,
+            lambda row: project_through_lm_head(row, head),
+            spec_worker.draft_model_runner.dtype,
+            spec_worker.device,
+        )
+
+    return BlockDraft(head, vocab_size, facts, head_runs, install)
 
 
 def _searches(spec_worker: Any) -> bool:
@@ -166,15 +150,3 @@ def _is_dense_shard(head: Any) -> bool:
     weight = getattr(head, "weight", None)
     rows = head.shard_indices.num_org_elements
     return is_dense_head_weight(weight) and weight.shape[0] >= max(rows, 1)
-
-
-def _head_gives_its_shard(head: Any, dtype: torch.dtype) -> bool:
-    """Run the head on one row: its columns have to be those of its shard."""
-    try:
-        shape, device = (1, head.embedding_dim), head.weight.device
-        row = torch.zeros(shape, dtype=dtype, device=device)
-        logits = project_through_lm_head(row, head)
-    except Exception:
-        logger.exception("the draft's LM head failed on a trial row")
-        return False
-    return logits.shape == (1, head.shard_indices.num_elements_padded)

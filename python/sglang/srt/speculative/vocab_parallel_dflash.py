@@ -1,8 +1,7 @@
 """DFlash blocks drafted with one packed exchange.
 
 The dense path exchanges the largest logit of every rank and its id, in two gathers.
-Both the sampler in the draft's CUDA graph and its eager twin have a counterpart here,
-which also know the probability of every token that they draft.
+Both the sampler in the draft's CUDA graph and its eager twin have a counterpart here.
 """
 
 from __future__ import annotations
@@ -20,10 +19,6 @@ other rows may round differently. A multiple of the words' row alignment."""
 
 class PackedDFlash:
     """Drafts the tokens of DFlash blocks with the target's head."""
-
-    probability: Optional[torch.Tensor] = None
-    """Of the tokens of the last eager block, FP32 ``[rows]``, under the logits that the
-    draft picks from: DFlash applies neither the target's scale nor its softcap."""
 
     def __init__(self, head: Any, winners: ShardWinners):
         self.head = head
@@ -45,16 +40,18 @@ class PackedDFlash:
             self.winners.words(self._logits(chunk))
             for chunk in hidden_states.split(_EAGER_ROWS)
         ]
-        drafted = self.winners.merge(torch.cat(words, dim=1), rows)
-        self.probability = drafted.probability()
-        return drafted.token_ids
+        return self.winners.merge(torch.cat(words, dim=1), rows).token_ids
 
     def graph_sampler(self, block_size: int, max_bs: int) -> PackedDFlashSampler:
         """What the draft's CUDA graph runs at its end."""
         return PackedDFlashSampler(self, int(block_size), int(max_bs))
 
     def select(self, hidden_states: torch.Tensor) -> Winners:
-        """Winners of hidden states ``[rows, hidden]`` in one product."""
+        """Winners of hidden states ``[rows, hidden]`` in one product.
+
+        Under the logits that the draft picks from: DFlash applies neither the target's
+        scale nor its softcap.
+        """
         return self.winners.select(self._logits(hidden_states))
 
     def _logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -73,8 +70,6 @@ class PackedDFlashSampler:
         rows, device = max_bs * (block_size - 1), draft.head.weight.device
         self.out = torch.empty(rows, dtype=torch.int64, device=device)
         """Token ids, block by block; the rows past the real batch mean nothing."""
-        self.probability = torch.empty(rows, dtype=torch.float32, device=device)
-        """Of the tokens in ``out``."""
 
     def __call__(
         self, hidden_states: torch.Tensor, input_ids: Optional[torch.Tensor] = None
@@ -82,7 +77,5 @@ class PackedDFlashSampler:
         """``hidden_states`` ``[bs * block_size, hidden]``; position 0 of a block is the
         token that it starts from."""
         blocks = hidden_states.unflatten(0, (-1, self.block_size))
-        drafted = self.draft.select(blocks[:, 1:].flatten(0, 1))
-        rows = drafted.token_ids.shape[0]
-        self.out[:rows].copy_(drafted.token_ids)
-        self.probability[:rows].copy_(drafted.probability())
+        token_ids = self.draft.select(blocks[:, 1:].flatten(0, 1)).token_ids
+        self.out[: token_ids.shape[0]].copy_(token_ids)

@@ -8,7 +8,7 @@ so that every rank feeds the same token to the next step.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,6 @@ class PackedMarkov:
 
     def __init__(self, winners: ShardWinners):
         self.winners = winners
-        self._steps: List[torch.Tensor] = []
 
     def local_rows(self, weight: torch.Tensor) -> torch.Tensor:
         """The rows of ``weight`` ``[vocabulary, ...]`` that bias this rank's columns."""
@@ -54,27 +53,9 @@ class PackedMarkov:
         columns = self._columns(markov_head, bias)
         logits = base_logits[:, : self.winners.width] + columns.to(dtype)
         drafted = self.winners.select(logits)
-        if step == 0:
-            self._steps = []
-        self._steps.append(drafted.probability())
+        if markov_head.draft_probability is not None:
+            markov_head.draft_probability.add(step, drafted.probability())
         return drafted.token_ids, state
-
-    def block_probability(self) -> torch.Tensor:
-        """Probability of the tokens of the last eager block, FP32 ``[rows, steps]``."""
-        return torch.stack(self._steps, dim=1)
-
-    def keep_probability(self, sampler: Any) -> None:
-        """Copy the block's probabilities to ``sampler.probability``, FP32 ``[max_bs,
-        gamma]``, which a CUDA graph can replay into."""
-        block = self.block_probability()
-        # What a capture yields belongs to that graph.
-        self._steps = []
-        if getattr(sampler, "probability", None) is None:
-            # The runner calls the sampler eagerly before it captures.
-            if block.is_cuda and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError("a graph's pool may not hold sampler.probability")
-            sampler.probability = block.new_empty((sampler.max_bs, sampler.gamma))
-        sampler.probability[: block.shape[0]].copy_(block)
 
     def _columns(self, markov_head: Any, bias: torch.Tensor) -> torch.Tensor:
         """This rank's columns of a bias, which a quantised head gives whole."""

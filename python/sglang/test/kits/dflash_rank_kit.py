@@ -87,7 +87,6 @@ def _one(rank, world_size, group, vocab, bs, dtype, whole, seed, special=None):
         group.taken()
         result[f"{name}_eager"] = eager(worker, group, drafted, head).numpy()
         counts[f"{name}_eager"] = group.taken()
-    result["eager_probability"] = packed.probability.numpy()
     if _every_rank_holds_tokens(vocab, head, world_size):
         sampler = build_sampler(dflash_worker(None, head), group, bs)
         sampler(hidden)
@@ -97,7 +96,7 @@ def _one(rank, world_size, group, vocab, bs, dtype, whole, seed, special=None):
     sampler(hidden)
     result["packed_graph"] = sampler.out.numpy()
     counts["packed_graph"] = group.taken()
-    result["graph_probability"] = sampler.probability.numpy()
+    result["probability"] = packed.select(drafted).probability().numpy()
     local = torch.matmul(drafted, head.weight.T)
     result["logits"] = group.all_gather(local, dim=-1)[:, :vocab].float().numpy()
     result["counts"] = counts
@@ -120,7 +119,7 @@ def replays(
     packed = PackedDFlash(head, shard_winners(head, group, vocab))
     worker = dflash_worker(packed, head)
     sampler = build_sampler(worker, group, max_bs)
-    place = sampler.out.data_ptr(), sampler.probability.data_ptr()
+    place = sampler.out.data_ptr()
     replay = Replay(
         make_draft_sampler_capture_hook(sampler),
         torch.full((max_bs * BLOCK, HIDDEN), float("nan")),
@@ -137,13 +136,10 @@ def replays(
         rounds.append(
             {
                 "graph": sampler.out[:rows].clone().numpy(),
-                "probability": sampler.probability[:rows].clone().numpy(),
                 "eager": eager(worker, group, drafted, head).numpy(),
-                "eager_probability": packed.probability.numpy(),
             }
         )
-    kept = (sampler.out.data_ptr(), sampler.probability.data_ptr()) == place
-    return {"rounds": rounds, "kept": kept}
+    return {"rounds": rounds, "kept": sampler.out.data_ptr() == place}
 
 
 def changed_head(rank: int, world_size: int) -> str:

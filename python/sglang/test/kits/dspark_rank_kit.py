@@ -23,6 +23,10 @@ from sglang.srt.speculative.dspark_components.dspark_draft import (
 from sglang.srt.speculative.dspark_components.dspark_draft_sampler import (
     DsparkDraftSampler,
 )
+from sglang.srt.speculative.dspark_draft_probability import (
+    DraftProbability,
+    connect_draft_probability,
+)
 from sglang.srt.speculative.spec_tp_sync import SpecTpSync
 from sglang.srt.speculative.vocab_parallel_markov import PackedMarkov
 from sglang.test.kits.block_draft_rank_kit import (
@@ -42,6 +46,7 @@ class DraftModel:
 
     sample_from_anchor = True
     confidence_head = None
+    compute_confidence = DSparkDraftMixin.compute_confidence
     logits_mup_width_multiplier = None
     _base_logits_gatherer = None
 
@@ -106,6 +111,7 @@ class Block:
         self.noise = DraftNoise(key=1, offset=torch.zeros(1, dtype=torch.int64))
 
     def eager(self, model: DraftModel, tp_sync: SpecTpSync) -> torch.Tensor:
+        """Its tokens, ``[bs, gamma]``."""
         base, _ = model.compute_base_logits(self.hidden.flatten(0, 1))
         return sample_draft_block(
             base_logits=base.view(self.bs, GAMMA, -1),
@@ -118,6 +124,15 @@ class Block:
             tp_sync=tp_sync,
             greedy_draft=True,
         ).draft_tokens
+
+    def confidence(self, model: DraftModel, tokens: torch.Tensor) -> torch.Tensor:
+        """Of the tokens that were just drafted, ``[bs, gamma]``."""
+        confidence, _ = model.compute_confidence(
+            anchor_tokens=self.anchors,
+            draft_tokens=tokens,
+            confidence_features=self.hidden,
+        )
+        return confidence
 
     def sampler(self, model: DraftModel, tp_sync: SpecTpSync, max_bs: int):
         return DsparkDraftSampler(
@@ -176,13 +191,19 @@ def _one(
     result = {"dense": block.eager(model, tp_sync).numpy()}
     counts = {"dense": group.taken()}
     result["step_logits"] = _step_logits(model, block, result["dense"])
+    model.confidence_head = DraftProbability(greedy_draft=True)
+    connect_draft_probability(model)
+    tokens = block.eager(model, tp_sync)
+    result["dense_recorded"] = tokens.numpy()
+    result["dense_probability"] = block.confidence(model, tokens).numpy()
     group.taken()
     head.vocab_parallel_draft = PackedMarkov(
         shard_winners(lm_head, group, min(vocab, markov_vocab))
     )
-    result["packed"] = block.eager(model, tp_sync).numpy()
+    tokens = block.eager(model, tp_sync)
+    result["packed"] = tokens.numpy()
     counts["packed"] = group.taken()
-    result["probability"] = head.vocab_parallel_draft.block_probability().numpy()
+    result["probability"] = block.confidence(model, tokens).numpy()
     bias, _ = head.step_bias(
         block.anchors, hidden_states=hidden[:, 0], state=head.init_state(hidden)
     )
@@ -192,7 +213,7 @@ def _one(
     sampler(hidden.flatten(0, 1), block.anchors.repeat_interleave(GAMMA))
     counts["packed_graph"] = group.taken()
     result["packed_graph"] = sampler.out.view(bs, GAMMA).numpy()
-    result["graph_probability"] = sampler.probability.numpy()
+    result["graph_probability"] = sampler.confidence_out.numpy()
     result["counts"] = counts
     return result
 
@@ -235,6 +256,8 @@ def replays(
     head = markov_head_of(kind, vocab, torch.float32, 6, False)
     head.vocab_parallel_draft = PackedMarkov(shard_winners(lm_head, group, vocab))
     model = DraftModel(head, lm_head, v4=False)
+    model.confidence_head = DraftProbability(greedy_draft=True)
+    connect_draft_probability(model)
     tp_sync = SpecTpSync(group)
     rounds = []
     with get_parallel().override(tp_group=group):
@@ -244,22 +267,21 @@ def replays(
         ids = torch.zeros(max_bs * GAMMA, dtype=torch.int64)
         replay = Replay(make_draft_sampler_capture_hook(sampler), rows, ids)
         replay(warm.hidden.flatten(0, 1), ids)
-        place = sampler.out.data_ptr(), sampler.probability.data_ptr()
+        place = sampler.out.data_ptr(), sampler.confidence_out.data_ptr()
         for turn, bs in enumerate(batches):
             hidden = numbers((bs, GAMMA, HIDDEN), torch.float32, 300 + turn, False)
             block = Block(group, hidden, turn)
             # A padding row may hold anything.
             rows[bs * GAMMA :] = (float("nan"), 1e30, -1e30)[turn % 3]
             replay(hidden.flatten(0, 1), block.anchors.repeat_interleave(GAMMA))
+            tokens = block.eager(model, tp_sync)
             rounds.append(
                 {
                     "graph": sampler.out.view(-1, GAMMA)[:bs].clone().numpy(),
-                    "probability": sampler.probability[:bs].clone().numpy(),
-                    "eager": block.eager(model, tp_sync).numpy(),
-                    "eager_probability": (
-                        head.vocab_parallel_draft.block_probability().numpy()
-                    ),
+                    "probability": sampler.confidence_out[:bs].clone().numpy(),
+                    "eager": tokens.numpy(),
+                    "eager_probability": block.confidence(model, tokens).numpy(),
                 }
             )
-    kept = (sampler.out.data_ptr(), sampler.probability.data_ptr()) == place
+    kept = (sampler.out.data_ptr(), sampler.confidence_out.data_ptr()) == place
     return {"rounds": rounds, "kept": kept}
