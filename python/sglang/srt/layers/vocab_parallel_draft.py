@@ -243,11 +243,13 @@ def _same_rows(
 def rows_of_draft_fields(
     output: LogitsProcessorOutput, rows: Any, clone: bool = False
 ) -> Dict[str, torch.Tensor]:
-    """``rows`` (a count, a slice or an index tensor) of the packed path's fields."""
+    """``rows`` (a count, a slice or an index tensor) of the fields that a draft's
+    output has: on the packed path all, on the dense one the log-sum-exp or none."""
     index = slice(rows) if isinstance(rows, int) else rows
     fields = {
-        "logits_token_ids": output.logits_token_ids[index],
-        "logits_logsumexp": output.logits_logsumexp[index],
+        name: field[index]
+        for name in ("logits_token_ids", "logits_logsumexp")
+        if (field := getattr(output, name)) is not None
     }
     if clone:
         return {name: field.clone() for name, field in fields.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 SEED, CHAIN, EXTEND = "seed", "chain", "extend"
@@ -40,7 +40,9 @@ class Event:
     accepted tokens, bonus included, that an extend selects rows by, and `selected` the
     token ids, logits and log-sum-exps of its output once it has. `packed_modules`
     are the fork's modules that this process has imported; `packed` tells whether the
-    draft worker holds the packed path.
+    draft worker holds the packed path. Where the server collects them, `probability`
+    are those that a seed or an extend hands on with its tokens, and `verified` those of
+    the chain that was verified before an extend, `[requests, drafts]`.
     """
 
     site: str
@@ -53,6 +55,8 @@ class Event:
     selected: list[list]
     packed: bool
     packed_modules: list[str]
+    probability: list[list[float]] = field(default_factory=list)
+    verified: list[list[float]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """One line; floats survive exactly."""

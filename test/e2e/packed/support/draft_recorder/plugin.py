@@ -14,7 +14,7 @@ from draft_recorder.events import CHAIN, EXTEND, SEED, Event, EventFile, Forward
 
 ENV_DIR = "VPDRAFT_RECORDER_DIR"
 # What the packed path's modules have in their names.
-PACKED_NAMES = ("vocab_parallel_draft", "shard_winner", "draft_confidence")
+PACKED_NAMES = ("vocab_parallel_draft", "shard_winner", "confidence", "dense_logsumexp")
 _WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker."
 _RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner."
 
@@ -83,6 +83,7 @@ class Recorder:
             result.next_draft_input,
             accept_lens=_ints(result.accept_lens),
             selected=[ids, logits, logsumexp],
+            verified=_probabilities(result),
         )
 
     def forward(
@@ -111,6 +112,7 @@ class Recorder:
             rids,
             token_ids=_ints(draft_input.topk_index),
             topk_p=draft_input.topk_p.flatten().tolist(),
+            probability=_probabilities(draft_input),
             **fields,
         )
 
@@ -125,6 +127,8 @@ class Recorder:
         positions_after: list[int] = (),
         accept_lens: list[int] = (),
         selected: list[list] = (),
+        probability: list[list[float]] = (),
+        verified: list[list[float]] = (),
     ) -> None:
         if self._file is None:
             self._file = EventFile(self._folder, torch.distributed.get_rank())
@@ -139,6 +143,8 @@ class Recorder:
             selected=list(selected),
             packed=getattr(worker, "vocab_parallel_draft", None) is not None,
             packed_modules=packed_modules(),
+            probability=list(probability),
+            verified=list(verified),
         )
         self._forwards = None
         self._file.append(event)
@@ -171,3 +177,9 @@ def describe(output: Any) -> tuple[list[int], list[float], list[float], list[int
 
 def _ints(tensor: torch.Tensor) -> list:
     return tensor.tolist()
+
+
+def _probabilities(carrier: Any) -> list[list[float]]:
+    """`draft_probability` of a result or a draft input, empty where there is none."""
+    values = getattr(carrier, "draft_probability", None)
+    return [] if values is None else values.tolist()
