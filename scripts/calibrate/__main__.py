@@ -37,7 +37,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--shards", metavar="PATTERN", help="only read these shards; starts no server")
-    add("--out", type=Path, default=ROOT / "build" / "calibration", help="report folder")
+    add(
+        "--out", type=Path, default=ROOT / "build" / "calibration", help="report folder"
+    )
     add("--model-path", type=Path, help="serve this model; default: make a small one")
     add("--prompts", type=Path, help="text file, a prompt a line; default: fixed ids")
     add("--server-args", type=shlex.split, help="instead of the CPU engine's")

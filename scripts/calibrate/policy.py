@@ -37,13 +37,13 @@ def compare_outputs(runs: Sequence[ArmRun]) -> tuple[int, list[int]]:
         for index, completion in enumerate(round_.completions):
             answer = None if completion.error else tuple(completion.output_ids)
             seen.setdefault(index, set()).add(answer)
-    differing = [i for i, answers in seen.items() if len(answers) > 1 or None in answers]
+    differing = [
+        i for i, answers in seen.items() if len(answers) > 1 or None in answers
+    ]
     return len(seen), sorted(differing)
 
 
-def _arm(
-    runs: Sequence[ArmRun], prompts: Sequence[Prompt], arm: str
-) -> dict[str, Any]:
+def _arm(runs: Sequence[ArmRun], prompts: Sequence[Prompt], arm: str) -> dict[str, Any]:
     rounds = [round_ for run in runs if run.arm == arm for round_ in run.rounds]
     verified = [r.verified_tokens for r in rounds if r.verified_tokens is not None]
     speed = Spread.of(round_.output_tok_per_s for round_ in rounds)

@@ -142,7 +142,9 @@ def fit_temperature(
     """
     count = len(logits)
     if count < min_samples:
-        return Fit(1.0, count, f"{count} outcomes, fewer than {min_samples}: not fitted")
+        return Fit(
+            1.0, count, f"{count} outcomes, fewer than {min_samples}: not fitted"
+        )
     if outcomes.min() == outcomes.max():
         what = "taken" if outcomes[0] else "refused"
         return Fit(1.0, count, f"all {what}: no temperature to fit")

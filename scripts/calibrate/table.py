@@ -22,7 +22,10 @@ def render(report: dict[str, Any]) -> str:
     if report["policy"] is not None:
         lines += ["", *_policy(report["policy"])]
     failed = [name for name, held in report["checks"].items() if not held]
-    lines += ["", f"checks: {'all hold' if not failed else 'FAILED ' + ', '.join(failed)}"]
+    lines += [
+        "",
+        f"checks: {'all hold' if not failed else 'FAILED ' + ', '.join(failed)}",
+    ]
     return "\n".join(lines)
 
 

@@ -76,9 +76,7 @@ class TestCollector(CustomTestCase):
             collector = self.from_env(dp_rank=rank, dp_size=2)
             collector.record(torch.tensor([[0.5]]), [1])
             collector.flush()
-        self.assertEqual(
-            self.shards(), ["run.dp0.steps1.0.pt", "run.dp1.steps1.0.pt"]
-        )
+        self.assertEqual(self.shards(), ["run.dp0.steps1.0.pt", "run.dp1.steps1.0.pt"])
 
     def test_not_asked_for(self):
         """Red when a server that was not asked to collect does."""

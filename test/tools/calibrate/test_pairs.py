@@ -21,7 +21,10 @@ def write_shard(path: Path, probability: list[list[float]], correct: list[int]) 
     """A shard as SGLang's recorder writes it."""
     steps = len(probability[0])
     taken = torch.arange(steps)[None, :] < torch.tensor(correct)[:, None]
-    shard = {"logits": torch.logit(torch.tensor(probability)), "prefix_mask": taken.float()}
+    shard = {
+        "logits": torch.logit(torch.tensor(probability)),
+        "prefix_mask": taken.float(),
+    }
     torch.save(shard, path)
 
 
@@ -76,7 +79,8 @@ def test_halves_by_time(tmp_path: Path) -> None:
 
 def test_calibrated_chains() -> None:
     """Red when a position's figures are those of another, or when chains that say the
-    truth look wrong. 6000 chains leave a standard error under 0.03 at every position."""
+    truth look wrong. 6000 chains leave a standard error under 0.03 at every position.
+    """
     pairs = chain(steps=3, rows=6000)
     early, late = pairs.halves()
     figures = position_figures(late, fit_positions(early))
