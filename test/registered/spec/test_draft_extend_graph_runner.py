@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
+from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, VocabShards
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 from sglang.srt.speculative import eagle_draft_extend_cuda_graph_runner as module
 from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
@@ -135,6 +136,21 @@ class TestDraftExtendGraphRunner(CustomTestCase):
         self.assertIsNone(output.logits_token_ids)
         self.assertIsNone(output.logits_logsumexp)
         self.assertEqual(output.next_token_logits.shape, (5, kit.VOCAB))
+
+    def test_a_dense_output_carries_its_log_sum_exp(self):
+        """Red when the replay drops it where probabilities are collected, keeps padding
+        rows, or hands on graph storage."""
+        processor = self.model.logits_processor
+        processor.vocab_parallel_draft = None
+        processor.draft_logsumexp = DenseLogsumexp(VocabShards())
+        self.runner.capture()
+        output = self.execute(5, 1)
+        selection, _ = self.expected(5, 1)
+        self.execute(7, 2)
+        error = output.logits_logsumexp.double() - selection.logsumexp
+        self.assertEqual(output.logits_logsumexp.shape, (5,))
+        self.assertLess(error.abs().max().item(), 2e-5)
+        self.assertIsNone(output.logits_token_ids)
 
 
 if __name__ == "__main__":

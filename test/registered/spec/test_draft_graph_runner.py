@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import torch
 
+from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, VocabShards
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
     ForwardBatch,
@@ -13,6 +14,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative import eagle_draft_cuda_graph_runner as module
 from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits import graph_replay_kit as kit
@@ -54,6 +56,21 @@ def dense_chain(model: kit.DraftModel, batch: ForwardBatch, steps: int) -> torch
         tokens = (states @ model.weight.T).argmax(-1)
         chain.append(tokens)
     return torch.stack(chain, dim=1)
+
+
+def chain_probability(
+    model: kit.DraftModel, batch: ForwardBatch, steps: int
+) -> torch.Tensor:
+    """Softmax probability of the chain's tokens after the first, FP64
+    ``[rows, steps - 1]``."""
+    tokens, states = batch.spec_info.topk_index.flatten(), batch.spec_info.hidden_states
+    columns = []
+    for step in range(steps - 1):
+        states = model.states(tokens, batch.positions + step, states)
+        probability = (states @ model.weight.T).double().softmax(-1)
+        best, tokens = probability.max(-1)
+        columns.append(best)
+    return torch.stack(columns, dim=1)
 
 
 def draft_worker(model: kit.DraftModel, steps: int) -> eagle_worker_v2.EagleDraftWorker:
@@ -168,6 +185,40 @@ class DraftGraphRunnerCases:
                     expected = dense_chain(self.model, batch, steps)
                     tokens = swapped[steps].execute(batch)[2]
                     self.assertEqual(tokens.tolist(), expected.tolist())
+
+    def collects(self, packed: bool) -> ChainConfidence:
+        """Captures again, with probabilities collected."""
+        confidence = ChainConfidence(max(kit.CAPTURED_SIZES), STEPS, "cpu")
+        self.worker.draft_confidence = confidence
+        if not packed:
+            self.worker.vocab_parallel_draft = None
+            processor = self.model.logits_processor
+            processor.vocab_parallel_draft = None
+            processor.draft_logsumexp = DenseLogsumexp(VocabShards())
+        self.runner.capture()
+        return confidence
+
+    def test_captured_loops_leave_their_probabilities(self):
+        """Red when a step's probability goes to another column or row, is left over from
+        a larger batch, is that of a padding row, or lives in the graph's storage."""
+        # SGLang's own kernel writes the columns of a dense loop, on a GPU only.
+        for packed in (True,) if self.writes_columns else (True, False):
+            confidence = self.collects(packed)
+            earlier = []
+            for seed, rows in enumerate((5, 8, 3, 1, 0)):
+                self.poison()
+                batch = requests(rows, seed)
+                wanted = chain_probability(self.model, requests(rows, seed), STEPS)
+                confidence.begin(rows, STEPS, replays=True)
+                self.runner.execute(batch)
+                got = confidence.take(rows, STEPS, torch.full((rows, 1), 0.25))
+                earlier.append((got, wanted))
+            for got, wanted in earlier:
+                with self.subTest(packed=packed, rows=len(got)):
+                    self.assertEqual(got[:, 0].tolist(), [0.25] * len(got))
+                    error = (got[:, 1:].double() - wanted).abs()
+                    self.assertEqual(got.shape, (len(wanted), STEPS))
+                    self.assertTrue(bool((error <= 2e-5).all()))
 
 
 class TestDraftGraphRunner(DraftGraphRunnerCases, CustomTestCase):

@@ -121,6 +121,29 @@ class TestDraftHeads(CustomTestCase):
                     for field, value in after.items():
                         self.assertTrue(np.array_equal(value, dense[field]))
 
+    def test_dense_has_the_bits_of_the_packed_log_sum_exp(self):
+        """Red when dense sums the vocabulary in another order than the ranks do: other
+        shards, or a merge in another order."""
+        for _, ranks in self.each(packed=True):
+            for rank in ranks:
+                for dense, packed in zip(rank["confident"], rank["packed"]):
+                    self.assertNotIn("logits_token_ids", dense)
+                    mine, theirs = dense["logits_logsumexp"], packed["logits_logsumexp"]
+                    self.assertEqual(mine.tobytes(), theirs.tobytes())
+
+    def test_every_rank_and_path_decides_the_same(self):
+        """Red when a rank's or a path's confidence differs in a bit: ranks that choose
+        other steps hang."""
+        chosen = set()
+        for _, ranks in self.each(packed=True):
+            expected = [kit.decisions(fields) for fields in ranks[0]["packed"]]
+            for rank in ranks:
+                for path in ("packed", "confident"):
+                    decided = [kit.decisions(fields) for fields in rank[path]]
+                    self.assertEqual(decided, expected)
+            chosen |= {steps for head in expected for _, steps in head}
+        self.assertGreater(len(chosen), 1)
+
 
 if __name__ == "__main__":
     unittest.main()

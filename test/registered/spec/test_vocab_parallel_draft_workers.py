@@ -1,11 +1,13 @@
 """Draft workers of other families: EAGLE3's token map, and one head for every layer."""
 
+import contextlib
 import unittest
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
 
+from sglang.srt.layers.dense_logsumexp import dense_logsumexp
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -14,6 +16,7 @@ from sglang.srt.speculative import (
     multi_layer_eagle_draft_extend_cuda_graph_runner as multi_layer_graphs,
 )
 from sglang.srt.speculative import multi_layer_eagle_worker_v2 as multi_layer
+from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
@@ -147,9 +150,12 @@ def random_logits(rows: int, seed: int) -> torch.Tensor:
 
 
 def output_of(packed, logits: torch.Tensor) -> LogitsProcessorOutput:
-    """The output of the path that ``packed`` stands for (``None``: dense)."""
+    """The output of the path that ``packed`` stands for (``None``: dense), with what a
+    collection of probabilities adds."""
     if packed is None:
-        return LogitsProcessorOutput(next_token_logits=logits.clone())
+        return LogitsProcessorOutput(
+            next_token_logits=logits.clone(), logits_logsumexp=dense_logsumexp(logits)
+        )
     return packed_output(packed, logits)
 
 
@@ -184,6 +190,53 @@ class TestMultiLayerGraphRunner(BothPathsCase):
                 packed = self.topk(packed_draft(VOCAB), pruned)
                 self.assertEqual(packed[1].shape, (ROWS, 1))
                 self.assert_same_topk(dense, packed)
+
+    def collected(self, packed, pruned, step):
+        """What a captured step leaves in the static buffer, and its tokens."""
+        runner_class = multi_layer_graphs.MultiLayerEagleDraftExtendCudaGraphRunner
+        runner = runner_class.__new__(runner_class)
+        runner.prune_draft_extend_logits, runner.topk, runner.step = pruned, 1, step
+        confidence = ChainConfidence(max_rows=4, max_steps=2, device="cpu")
+        runner.eagle_worker = SimpleNamespace(
+            vocab_parallel_draft=packed,
+            draft_confidence=confidence,
+            chain_mtp_hidden_states=False,
+        )
+        select_index = torch.tensor([6, 1, 4, 0])
+        runner.buffers = SimpleNamespace(select_index=select_index, draft_probs=None)
+        runner.model_context = contextlib.nullcontext
+        output = output_of(packed, random_logits(ROWS if pruned else 8, seed=1))
+        model = SimpleNamespace(forward=lambda *_: output)
+        runner.model_runner = SimpleNamespace(model=model)
+        batch = SimpleNamespace(
+            global_dp_buffer_len=None,
+            global_num_tokens_cpu=None,
+            dp_padding_mode=SimpleNamespace(is_max_len=lambda: False),
+            out_cache_loc=None,
+            spec_info=SimpleNamespace(hidden_states=None),
+            input_ids=None,
+            positions=None,
+        )
+        with (
+            patch.object(multi_layer_graphs, "set_dp_buffer_len", lambda *_: None),
+            patch.object(multi_layer_graphs, "set_is_extend_in_batch", lambda _: None),
+        ):
+            ret = runner._run_step_body(batch, ROWS, ROWS)
+        return confidence.take(ROWS, 2), ret.topk_index
+
+    def test_a_captured_step_leaves_its_probability(self):
+        """Red when the probability is another row's or token's, or goes to another step's
+        column."""
+        logits = {True: random_logits(ROWS, seed=1)}
+        logits[False] = random_logits(8, seed=1)[torch.tensor([6, 1, 4])]
+        for pruned in (True, False):
+            for packed in (None, packed_draft(VOCAB)):
+                with self.subTest(pruned=pruned, packed=packed is not None):
+                    got, token_ids = self.collected(packed, pruned, step=1)
+                    wanted = logits[pruned].double().softmax(-1).gather(1, token_ids)
+                    error = got[:, 1:].double() - wanted
+                    self.assertLess(error.abs().max().item(), 2e-5)
+                    self.assertEqual(got[:, 0].tolist(), [0.0] * ROWS)
 
     def test_lost_ids_stop_the_capture(self):
         """Red when a packed step without ids drafts token 0 instead of failing."""
@@ -247,6 +300,7 @@ class TestMultiLayerWorker(BothPathsCase):
         worker.cuda_graph_runner_for_draft_extend = None
         worker.model_config = SimpleNamespace(vocab_size=VOCAB)
         worker.vocab_parallel_draft = packed
+        worker.draft_confidence = ChainConfidence(8, self.LAYERS, "cpu")
         return worker
 
     def batch(self, **fields):
@@ -276,6 +330,7 @@ class TestMultiLayerWorker(BothPathsCase):
             draft_input = self.worker(packed, ROWS)._draft_extend_for_prefill(
                 batch, torch.zeros(ROWS, HIDDEN), torch.tensor([1, 2, 3])
             )
+        self.collected = draft_input.draft_probability
         return draft_input.topk_p, draft_input.topk_index
 
     def after_verify(self, packed, pruned):
@@ -295,7 +350,37 @@ class TestMultiLayerWorker(BothPathsCase):
         ):
             rows = ROWS if pruned else ROWS * (self.LAYERS + 1)
             self.worker(packed, rows)._draft_extend_for_decode(batch, result)
+        self.collected = result.next_draft_input.draft_probability
         return result.next_draft_input.topk_p, result.next_draft_input.topk_index
+
+    def assert_collected(self, token_ids, rows, selected=None):
+        """The probabilities of the tokens of every layer, against FP64."""
+        layers = [random_logits(rows, seed=layer) for layer in range(self.LAYERS)]
+        if selected is not None:
+            layers = [logits[selected] for logits in layers]
+        wanted = torch.stack([x.double().softmax(-1) for x in layers], dim=1)
+        wanted = wanted.gather(2, token_ids.unsqueeze(-1)).squeeze(-1)
+        error = self.collected.double() - wanted
+        self.assertLess(error.abs().max().item(), 2e-5)
+        return self.collected
+
+    def test_chains_carry_their_probabilities(self):
+        """Red when a layer's probability is lost, or of another row, token or layer, or
+        when the two paths differ in a bit."""
+        after_verify = torch.tensor([1, 7, 8])
+        for pruned in (None, True, False):
+            found = []
+            for packed in (None, packed_draft(VOCAB)):
+                if pruned is None:
+                    _, token_ids = self.after_prefill(packed)
+                    rows, selected = ROWS, None
+                else:
+                    _, token_ids = self.after_verify(packed, pruned)
+                    rows = ROWS if pruned else ROWS * (self.LAYERS + 1)
+                    selected = None if pruned else after_verify
+                found.append(self.assert_collected(token_ids, rows, selected))
+            with self.subTest(pruned=pruned):
+                self.assertTrue(torch.equal(*found))
 
     def test_prefill_seeds_agree(self):
         """Red when a layer's seed is another token, or not its exact probability, or

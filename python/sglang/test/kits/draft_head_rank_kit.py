@@ -18,6 +18,7 @@ from sglang.srt.distributed.parallel_state import (
     initialize_model_parallel,
 )
 from sglang.srt.layers import vocab_parallel_draft_install
+from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, shards_of
 from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.layers.vocab_parallel_embedding import (
     ParallelLMHead,
@@ -25,6 +26,8 @@ from sglang.srt.layers.vocab_parallel_embedding import (
 )
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.speculative.adaptive_confidence import Estimator, choose_steps
+from sglang.srt.speculative.draft_confidence import selected_probability
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROWS = 1003, 500, 32, 9
 SCALE, SOFTCAP = 0.5, 3.0
@@ -104,10 +107,12 @@ def _worker_results(cases: List[HeadCase]) -> Dict[str, Any]:
         worker.hot_token_id = runners[0].model.hot_token_id
     spec_worker = SimpleNamespace(draft_worker=worker)
     dense = [outputs(runner) for runner in runners]
+    confident = [confident_outputs(runner) for runner in runners]
     vocab_parallel_draft_install.install_vocab_parallel_draft(spec_worker)
     return {
         "status": spec_worker.vocab_parallel_draft_status,
         "dense": dense,
+        "confident": confident,
         "packed": [outputs(runner) for runner in runners],
         "packed_prefill": [
             outputs(runner, PROMPTS)
@@ -185,3 +190,28 @@ def outputs(
     fields = {"next_token_logits": output.next_token_logits.float()}
     fields |= output.draft_fields(slice(None))
     return {name: field.numpy() for name, field in fields.items()}
+
+
+def confident_outputs(runner: SimpleNamespace) -> Dict[str, np.ndarray]:
+    """``outputs`` of the dense path where probabilities are collected."""
+    model = runner.model
+    model.logits_processor.draft_logsumexp = DenseLogsumexp(shards_of(model.lm_head))
+    try:
+        return outputs(runner)
+    finally:
+        model.logits_processor.draft_logsumexp = None
+
+
+def decisions(fields: Dict[str, np.ndarray], steps: int = 3) -> List[Any]:
+    """What the adaptive policy makes of an output's best tokens, taken as chains of
+    ``steps``: the survival that it expects and the steps that it chooses, chain after
+    chain."""
+    best = torch.from_numpy(fields["next_token_logits"]).amax(-1)
+    logsumexp = torch.from_numpy(fields["logits_logsumexp"])
+    chains = selected_probability(best, logsumexp).view(-1, 1, steps)
+    estimator, decided = Estimator(steps), []
+    for correct, chain in enumerate(chains.tolist()):
+        estimator.observe(chain, [correct % (steps + 1)], chain[0][:1])
+        survival = estimator.survival()
+        decided.append((survival, choose_steps(range(steps + 1), survival, 0.3)))
+    return decided
