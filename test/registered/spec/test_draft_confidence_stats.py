@@ -98,6 +98,15 @@ class TestStats(CustomTestCase):
         self.assertTrue(torch.equal(probability, CHAINS[1:]))
         self.assertEqual(correct, [2, 1])
 
+    def test_an_idle_server_writes(self):
+        """Red when a short run's pairs stay in memory; without a collector nothing has
+        to be written."""
+        flushed = []
+        collector = SimpleNamespace(flush=lambda: flushed.append(True))
+        DraftConfidenceStats(collector=collector).on_idle()
+        DraftConfidenceStats().on_idle()
+        self.assertEqual(flushed, [True])
+
     def test_interval_and_life(self):
         """Red when a log interval keeps the last one's sums, when an empty one zeroes
         the gauges, or when the server's life loses an interval."""
