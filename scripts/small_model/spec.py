@@ -23,7 +23,7 @@ class ModelSpec:
     `simulate.py` (accept length between 1.5 and 3.5 at three draft steps).
 
     With `two_classes` a token is easy or hard to draft, and so are its successors: it
-    has three, and those beside the first weigh `easy_second_weight` or `second_weight`
+    has four, and those beside the first weigh `easy_second_weight` or `second_weight`
     times what ties them with it. How well a request is drafted, and how sure the draft
     is, then follow from its prompt.
     """
@@ -44,7 +44,7 @@ class ModelSpec:
     embed_scale: float = 0.25
     max_positions: int = 4096
     two_classes: bool = False
-    easy_second_weight: float = 0.85
+    easy_second_weight: float = 0.75
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

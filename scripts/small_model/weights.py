@@ -63,7 +63,7 @@ class WeightBuilder:
             ]
         )
         # Even shifts of an even count keep the parity, and with it the class.
-        step, successors = (2, 3) if spec.two_classes else (1, 2)
+        step, successors = (2, 4) if spec.two_classes else (1, 2)
         order = torch.randperm(count // step - 1, generator=self.generator)
         self.shifts = [step * (1 + int(shift)) for shift in order[:successors]]
         self.head_rotation = self._head_rotation()
