@@ -25,11 +25,12 @@ from scripts.demo.settings import FLAG
 from scripts.serving import cpu_engine
 
 CANDIDATES = [1, 2, NUM_STEPS, 5]
-# The model's drafts are seldom sure: a threshold in the middle of what they survive.
+# Thresholds in the middle of what the model's drafts survive. Larger batches stop drafting
+# now and then.
 CONFIG = {
     "confidence_threshold": 0.3,
     "1": {"candidate_steps": CANDIDATES},
-    "4": {"candidate_steps": [1, NUM_STEPS]},
+    "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.62},
 }
 NAMES = ("alone", "together")
 POLICY = ("--speculative-adaptive", "--speculative-adaptive-policy", "confidence")
@@ -67,7 +68,8 @@ def verified(recording: Recording, name: str) -> list[list[list[float]]]:
 
 def references(events: list[Event]) -> list[tuple[float, float, float]]:
     """Of every probability that a verification reported: it, the softmax of the row of
-    dense logits in FP64, and the bound of their difference."""
+    dense logits in FP64, and the bound of their difference. A round of no steps reports
+    nothing."""
     seeds: dict[str, tuple[float, float]] = {}
     chains: dict[str, list[tuple[float, float]]] = {}
     found = []
@@ -77,9 +79,9 @@ def references(events: list[Event]) -> list[tuple[float, float, float]]:
                 steps = [(f.logits[row], f.logsumexp[row]) for f in event.forwards]
                 chains[rid] = [seeds[rid], *steps]
             continue
-        if event.site == EXTEND:
+        if event.site == EXTEND and event.verified:
             for rid, reported in zip(event.rids, event.verified, strict=True):
-                pairs = zip(reported, chains[rid], strict=True)
+                pairs = zip(reported, chains.pop(rid), strict=True)
                 found += [(p, *exact(*selected)) for p, selected in pairs]
         last = event.forwards[0]
         rows = event.selected[1:] if event.selected else (last.logits, last.logsumexp)
@@ -138,6 +140,19 @@ def test_each_chain_is_reported_whole(off: Recording, on: Recording) -> None:
         assert len(set(chains)) > 1 and set(chains) <= set(CANDIDATES)
         assert all(len(e.probability[0]) == 1 for e in events if e.site != CHAIN)
         assert [e.probability[0][0] for e in events if e.site == SEED]
+
+
+def test_rounds_of_no_steps(off: Recording, on: Recording) -> None:
+    """Red when the seed is lost over rounds without drafts, or such a round reports a
+    chain that it did not draft."""
+    for arm in (off, on):
+        events = events_of(arm.events[0], "together")
+        extends = [event for event in events if event.site == EXTEND]
+        chains = [event for event in events if event.site == CHAIN]
+        idle = [event for event in extends if not event.verified]
+        assert idle and chains and len(idle) + len(chains) == len(extends)
+        assert all(max(event.accept_lens) == 1 for event in idle)
+        assert all(len(event.probability) == len(event.rids) for event in idle)
 
 
 @pytest.mark.parametrize("name", NAMES)

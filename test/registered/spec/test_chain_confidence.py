@@ -14,7 +14,7 @@ from sglang.srt.layers.dense_logsumexp import (
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.overlap_utils import FutureMap, RelayPayload
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.speculative import eagle_info
+from sglang.srt.speculative import eagle_disaggregation, eagle_info
 from sglang.srt.speculative.chain_confidence import ChainConfidence, token_probability
 from sglang.srt.speculative.chain_confidence_install import OffReason, off_reason
 from sglang.srt.speculative.eagle_info import EagleDraftInput
@@ -237,6 +237,57 @@ class TestCarriers(CustomTestCase):
         payload = RelayPayload.from_draft_input(sent)
         future_map.stash(torch.tensor([1, 2, 3]), payload)
         self.assertIsNone(future_map.draft_probability_buf)
+
+
+class TestDisaggregation(CustomTestCase):
+    def received(self, collects: bool, layers: int) -> EagleDraftInput:
+        """What a decode server makes of two requests that a prefill server sent."""
+        requests = [
+            SimpleNamespace(
+                output_topk_p=[0.25 + row, 0.5 + row, 9.0],
+                output_topk_index=[row, row + 1, 9],
+                hidden_states_tensor=torch.zeros(4),
+                output_dsa_topk_indices=None,
+            )
+            for row in range(2)
+        ]
+        batch = SimpleNamespace(
+            reqs=requests,
+            device="cpu",
+            enable_overlap=False,
+            model_config=SimpleNamespace(hf_config=SimpleNamespace()),
+        )
+        spec = SimpleNamespace(
+            speculative_eagle_topk=1,
+            enable_multi_layer_eagle=layers > 1,
+            speculative_num_steps=layers,
+            speculative_use_rejection_sampling=False,
+            speculative_draft_confidence=collects,
+        )
+        with (
+            patch.object(eagle_disaggregation, "get_spec", lambda: spec),
+            patch.object(
+                eagle_disaggregation,
+                "async_h2d_stack",
+                lambda tensors, device: torch.stack(tensors),
+            ),
+        ):
+            return eagle_disaggregation.build_eagle_disagg_draft_input(
+                batch, torch.tensor([1, 2]), None
+            )
+
+    def test_the_seed_comes_from_what_was_sent(self):
+        """Red when a decode server starts without the probability of its first chain, or
+        with a field that shares memory with topk_p."""
+        for layers, expected in (
+            (1, [[0.25], [1.25]]),
+            (2, [[0.25, 0.5], [1.25, 1.5]]),
+        ):
+            got = self.received(True, layers)
+            self.assertEqual(got.draft_probability.tolist(), expected)
+            got.draft_probability.zero_()
+            self.assertEqual(got.topk_p.tolist(), expected)
+            self.assertIsNone(self.received(False, layers).draft_probability)
 
 
 class TestOffReasons(CustomTestCase):

@@ -14,7 +14,14 @@ from draft_recorder.events import CHAIN, EXTEND, SEED, Event, EventFile, Forward
 
 ENV_DIR = "VPDRAFT_RECORDER_DIR"
 # What the packed path's modules have in their names.
-PACKED_NAMES = ("vocab_parallel_draft", "shard_winner", "confidence", "dense_logsumexp")
+PACKED_NAMES = (
+    "vocab_parallel_draft",
+    "shard_winner",
+    "draft_confidence",
+    "chain_confidence",
+    "adaptive_confidence",
+    "dense_logsumexp",
+)
 _WORKER = "sglang.srt.speculative.eagle_worker_v2.EagleDraftWorker."
 _RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner."
 
