@@ -79,13 +79,26 @@ class TestStats(CustomTestCase):
         the request beside it."""
         stats = DraftConfidenceStats()
         reqs = [request(retracted=True), request(), request(finished=True)]
-        stats.note_verify(reqs, result_of(CHAINS, [0, 2, 0]))
+        stats.note_verify(reqs, result_of(CHAINS, [0, 2, 0]), 3)
         self.assertIsNone(reqs[0].draft_confidence)
         self.assertEqual(reqs[1].draft_confidence.probability, 1.5)
         self.assertIsNone(reqs[2].draft_confidence)
         self.assertEqual(stats.life.num_verifies, 1)
-        stats.note_verify([request(finished=True)], result_of(CHAINS[:1], [0]))
+        stats.note_verify([request(finished=True)], result_of(CHAINS[:1], [0]), 3)
         self.assertEqual(stats.life.num_verifies, 1)
+
+    def test_a_verify_without_drafts_counts(self):
+        """Red when rounds of zero adaptive steps are left out of a request's means, or
+        when a worker that does not collect is given numbers."""
+        stats, req = DraftConfidenceStats(), request()
+        stats.note_verify([req], result_of(CHAINS[:1], [1]), 3)
+        stats.note_verify([req], result_of(None, [0]), 1)
+        info = req.draft_confidence.meta_info()
+        self.assertEqual(info["spec_expected_accept_length"], (1.625 + 1.0) / 2)
+        self.assertEqual(info["spec_num_verified_tokens"], 4)
+        other = request()
+        stats.note_verify([other], result_of(None, [0]), 4)
+        self.assertIsNone(other.draft_confidence)
 
     def test_collected_rows_are_the_counted_ones(self):
         """Red when the pairs hold a row that counts nowhere, or another row's outcome."""
@@ -93,7 +106,7 @@ class TestStats(CustomTestCase):
         collector = SimpleNamespace(record=lambda *pair: seen.append(pair))
         stats = DraftConfidenceStats(collector=collector)
         reqs = [request(finished=True), request(), request()]
-        stats.note_verify(reqs, result_of(CHAINS, [7, 2, 1]))
+        stats.note_verify(reqs, result_of(CHAINS, [7, 2, 1]), 3)
         ((probability, correct),) = seen
         self.assertTrue(torch.equal(probability, CHAINS[1:]))
         self.assertEqual(correct, [2, 1])
@@ -113,9 +126,9 @@ class TestStats(CustomTestCase):
         stats, gauges = DraftConfidenceStats(), SchedulerStats()
         self.assertEqual(stats.server_info(), {})
         self.assertEqual(stats.report_interval(gauges), "")
-        stats.note_verify([request()], result_of(CHAINS[:1], [1]))
+        stats.note_verify([request()], result_of(CHAINS[:1], [1]), 3)
         self.assertIn("draft confidence: 0.38", stats.report_interval(gauges))
-        stats.note_verify([request()], result_of(CHAINS[1:2], [2]))
+        stats.note_verify([request()], result_of(CHAINS[1:2], [2]), 3)
         self.assertIn("expected len: 2.50", stats.report_interval(gauges))
         self.assertEqual(stats.report_interval(gauges), "")
         self.assertEqual(gauges.spec_draft_confidence, 0.75)

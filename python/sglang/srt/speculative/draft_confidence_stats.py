@@ -99,11 +99,25 @@ class DraftConfidenceStats:
         self.interval = DraftConfidenceTotals()
         self.life = DraftConfidenceTotals()
 
-    def note_verify(self, reqs: Sequence[Req], result: GenerationBatchResult) -> None:
-        """Add one result, ``result.draft_probability`` FP32 ``[rows, steps]`` on the CPU
-        beside its ``num_correct_drafts_per_req_cpu``. Rows of requests that were
-        retracted or had finished count nowhere, as in the accept lengths."""
+    def note_verify(
+        self, reqs: Sequence[Req], result: GenerationBatchResult, stride: int
+    ) -> None:
+        """Add one result, on the CPU.
+
+        Rows of requests that were retracted or had finished count nowhere, as in the
+        accept lengths.
+
+        Args:
+            result: ``draft_probability`` FP32 ``[rows, steps]`` beside
+                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts, and where the
+                worker does not collect.
+            stride: tokens of a row that the target verified; 1 without drafts.
+        """
         probability = result.draft_probability
+        if probability is None:
+            if stride != 1:
+                return
+            probability = torch.empty(len(reqs), 0)
         rows = [
             row
             for row, req in enumerate(reqs)
