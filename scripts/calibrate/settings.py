@@ -89,11 +89,13 @@ class Settings:
         if self.server_args is not None:
             return list(self.server_args)
         length = self.prompt_tokens + self.output_tokens + 2 * self.num_steps + 2
-        return cpu_engine.engine_args(
+        args = cpu_engine.engine_args(
             tp=self.tp,
             max_running_requests=self.most_running,
             max_total_tokens=max(4096, 2 * self.most_running * length),
         )
+        # Adaptive steps capture graphs otherwise, which this engine has none of.
+        return [*args, "--disable-cuda-graph"]
 
     def _draft_args(self, arm: str) -> list[str]:
         if arm == "none":

@@ -79,7 +79,8 @@ def test_nothing_to_fit() -> None:
 def test_fit_is_limited() -> None:
     """Red when outcomes that contradict the predictor give a negative or huge number."""
     logits, outcomes = synthetic(400, 1.0)
-    assert fit_temperature(logits, 1 - outcomes).temperature == MAX_TEMPERATURE
+    contrary = fit_temperature(logits, 1 - outcomes)
+    assert contrary.temperature == MAX_TEMPERATURE and "limited" in contrary.note
     separated = fit_temperature(logits, (logits > 0) * 1.0)
     assert separated.temperature == MIN_TEMPERATURE and "limited" in separated.note
 
@@ -105,8 +106,8 @@ def test_ends_of_the_range() -> None:
 
 
 def test_large_log_odds() -> None:
-    """Red when log-odds of a certain token overflow: they reach -87 and 17."""
-    logits = np.array([-87.3, 16.6, 0.0])
+    """Red when log-odds of a certain token overflow: they reach 87."""
+    logits = np.array([-87.3, 87.3, 0.0])
     got = probabilities(logits, MIN_TEMPERATURE)
     assert np.isfinite(got).all() and got[2] == 0.5
     loss = negative_log_likelihood(logits, np.array([1.0, 1.0, 1.0]))
