@@ -11,7 +11,7 @@ RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 BENCH := benchmark/vocab_parallel_draft
 
 .PHONY: help env fork diff check lock wheel demo ab test test-gpu bench bench-sampling \
-	bench-server bench-workspace faults families families-record kernel-report lint clean
+	bench-server bench-workspace calibrate faults families families-record kernel-report lint clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
@@ -20,6 +20,7 @@ help:
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
 	@echo "make pr TREE= | compat | bump VERSION= (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
+	@echo "make calibrate  is the draft's probability right, what does it save (docs/calibration.md)"
 	@echo "make faults | families | kernel-report | test-gpu (README.md)"
 
 env:
@@ -47,6 +48,11 @@ demo: fork
 PROFILE ?= cpu-small
 ab: fork
 	@$(PY) -m scripts.ab $(PROFILE) $(AB_ARGS)
+
+# Predicted against observed acceptance, temperatures, and adaptive steps with the
+# confidence against without. CALIBRATE_ARGS="--shards 'stem.*.pt'": of a server of yours.
+calibrate: fork
+	@$(RUN) -m scripts.calibrate $(CALIBRATE_ARGS)
 
 test: fork check
 	@$(RUN) -m pytest $(PYTEST_ARGS)

@@ -23,7 +23,7 @@ class Completion:
 
     `accept_length` includes the bonus token; it and the two counts are None without
     speculative decoding. `correct_histogram[n]` counts the rounds in which `n` drafts
-    were correct.
+    were correct. The last three are there with `--speculative-draft-confidence`.
     """
 
     output_ids: list[int]
@@ -33,6 +33,9 @@ class Completion:
     latency_s: float
     error: str | None = None
     correct_histogram: list[int] | None = None
+    draft_confidence: float | None = None
+    expected_accept_length: float | None = None
+    verified_tokens: int | None = None
 
 
 def post_json(url: str, body: dict[str, Any], timeout_s: float) -> Any:
@@ -98,6 +101,9 @@ def complete(
         proposed_drafts=meta.get("spec_num_proposed_drafts"),
         latency_s=latency_s,
         correct_histogram=meta.get("spec_correct_drafts_histogram"),
+        draft_confidence=meta.get("spec_draft_confidence"),
+        expected_accept_length=meta.get("spec_expected_accept_length"),
+        verified_tokens=meta.get("spec_num_verified_tokens"),
     )
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from scripts.small_model.simulate import SmallModel
 from scripts.small_model.spec import ModelSpec
 from scripts.small_model.tokenizer import write_tokenizer
-from scripts.small_model.weights import WeightBuilder, active_ids
+from scripts.small_model.weights import WeightBuilder, active_ids, class_ids
 
 SPEC_FILE = "small_model.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -69,12 +69,13 @@ def load_model(folder: Path) -> SmallModel:
 
 
 def make_prompts(
-    spec: ModelSpec, count: int, length: int, seed: int
+    spec: ModelSpec, count: int, length: int, seed: int, kind: str | None = None
 ) -> list[list[int]]:
-    """Fixed prompts of active token ids, `count` lists of `length`."""
+    """Fixed prompts of active token ids, `count` lists of `length`; of one class with
+    `kind`, `easy` or `hard`."""
     import torch
 
-    ids = active_ids(spec)
+    ids = active_ids(spec) if kind is None else class_ids(spec)[kind]
     generator = torch.Generator().manual_seed(seed)
     picks = torch.randint(len(ids), (count, length), generator=generator)
     return ids[picks].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +42,10 @@ class SmallServers:
         tp: int = 2,
         num_steps: int = 3,
         args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
         fork: Path | None = cpu_engine.FORK,
     ) -> Iterator[Counted]:
-        """A running server of `spec` with `args` after the usual ones.
+        """A running server of `spec` with `args` after the usual ones, and `env`.
 
         `fork=None` serves the installed SGLang, `num_steps=0` without speculation.
         Raises ServerError when it does not come up.
@@ -52,7 +53,7 @@ class SmallServers:
         scratch = self._folder / f"server{next(self._starts)}"
         chain = cpu_engine.chain_args(num_steps) if num_steps else []
         args = [*cpu_engine.engine_args(tp=tp, dtype=spec.dtype), *chain, *args]
-        options = dict(tp=tp, args=args, fork=fork)
+        options = dict(tp=tp, args=args, fork=fork, env=env)
         with launch(self.model(spec), scratch, **options) as running:
             yield Counted(running.server, running.folder)
 

@@ -21,6 +21,11 @@ class ModelSpec:
     layer relative to an embedding's length; `second_weight` is the weight of the
     second successor against 1.0 for the first. Their defaults were set with
     `simulate.py` (accept length between 1.5 and 3.5 at three draft steps).
+
+    With `two_classes` a token is easy or hard to draft, and so are its successors: it
+    has four, and those beside the first weigh `easy_second_weight` or `second_weight`
+    times what ties them with it. How well a request is drafted, and how sure the draft
+    is, then follow from its prompt.
     """
 
     vocab_size: int = 248320
@@ -38,6 +43,8 @@ class ModelSpec:
     second_weight: float = 0.97
     embed_scale: float = 0.25
     max_positions: int = 4096
+    two_classes: bool = False
+    easy_second_weight: float = 0.75
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -56,11 +63,13 @@ class ModelSpec:
                 f"{self.num_heads} heads are not a multiple of "
                 f"{self.num_kv_heads} key-value heads"
             )
-        if self.intermediate_size < 4 * self.planes:
+        if self.intermediate_size < self.mapping_units:
             raise ValueError(
                 f"intermediate size {self.intermediate_size}: at least "
-                f"{4 * self.planes} to hold the successor map"
+                f"{self.mapping_units} to hold the successor map"
             )
+        if self.two_classes and self.tie_word_embeddings:
+            raise ValueError("two classes need a head that is not the embedding")
 
     @property
     def head_dim(self) -> int:
@@ -78,9 +87,20 @@ class ModelSpec:
         return self.hidden_size - 2
 
     @property
+    def class_dim(self) -> int:
+        """The dimension that holds a token's class, + hard and - easy, or 0."""
+        return self.hidden_size - 1
+
+    @property
+    def mapping_units(self) -> int:
+        """Units of the MLP that maps successors; of two maps with two classes."""
+        return 4 * self.planes * (2 if self.two_classes else 1)
+
+    @property
     def num_active(self) -> int:
-        """How many tokens the model generates."""
-        return min(self.active_tokens, self.vocab_size - len(SPECIAL_TOKENS))
+        """How many tokens the model generates; even with two classes."""
+        count = min(self.active_tokens, self.vocab_size - len(SPECIAL_TOKENS))
+        return count - count % 2 if self.two_classes else count
 
     @property
     def special_ids(self) -> dict[str, int]:

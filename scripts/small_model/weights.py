@@ -35,6 +35,17 @@ def active_ids(spec: ModelSpec) -> torch.Tensor:
     return torch.tensor(sorted(fixed + rest), dtype=torch.int64)
 
 
+def class_ids(spec: ModelSpec) -> dict[str, torch.Tensor]:
+    """Active ids of a model with two classes: sorted int64 ids, `easy` and `hard`."""
+    if not spec.two_classes:
+        raise ValueError("the model has no two classes; make it with --two-classes")
+    builder = WeightBuilder(spec)
+    return {
+        name: builder.ids[builder.hard == value]
+        for value, name in enumerate(("easy", "hard"))
+    }
+
+
 class WeightBuilder:
     """Builds the tensors of one model; the same spec gives the same bytes."""
 
@@ -51,9 +62,16 @@ class WeightBuilder:
                 torch.arange(planes) % (count - 1)
             ]
         )
-        shifts = 1 + torch.randperm(count - 1, generator=self.generator)[:2]
-        self.shifts = [int(s) for s in shifts]
+        # Even shifts of an even count keep the parity, and with it the class.
+        step, successors = (2, 4) if spec.two_classes else (1, 2)
+        order = torch.randperm(count // step - 1, generator=self.generator)
+        self.shifts = [step * (1 + int(shift)) for shift in order[:successors]]
         self.head_rotation = self._head_rotation()
+
+    @property
+    def hard(self) -> torch.Tensor:
+        """int64 `[active]`: 1 for the active ids that are hard to draft."""
+        return self.elements % 2
 
     def build(self) -> Weights:
         """All tensors of the checkpoint, in the spec's dtype."""
@@ -114,19 +132,22 @@ class WeightBuilder:
         rows = torch.zeros(len(self.ids), spec.hidden_size, dtype=torch.float64)
         rows[:, :width] = points * spec.embed_scale
         rows[:, spec.const_dim] = spec.embed_scale
+        if spec.two_classes:
+            rows[:, spec.class_dim] = spec.embed_scale * (2 * self.hard - 1).double()
         embed[self.ids] = rows.float()
         if spec.tie_word_embeddings:
             return embed, embed
         head = embed.flip(0)
         head[self.ids] = (rows @ self.head_rotation.T).float()
-        head[:, spec.const_dim] = 0
+        head[:, spec.const_dim :] = 0
         head[list(spec.special_ids.values())] = 0
         return embed, head
 
     def _rms(self) -> float:
         """Root mean square of an active token's embedding."""
         spec = self.spec
-        return spec.embed_scale * math.sqrt((spec.planes + 1) / spec.hidden_size)
+        filled = spec.planes + 1 + spec.two_classes
+        return spec.embed_scale * math.sqrt(filled / spec.hidden_size)
 
     def _layer(self, prefix: str, noise: float, maps_successors: bool) -> Weights:
         spec = self.spec
@@ -159,26 +180,56 @@ class WeightBuilder:
         down = self._randn(hidden, inner, std=SMALL * self._rms() * inner**-0.5)
         down[spec.const_dim :] = 0
         if maps_successors:
-            first, second = (self._rotation(shift) for shift in self.shifts)
-            target = self.head_rotation @ (first + spec.second_weight * second)
-            delta = target[:width] - torch.eye(hidden, dtype=torch.float64)[:width]
-            delta[:, width:] = 0
-            gate[:width] = delta.float()
-            gate[width : 2 * width] = -delta.float()
-            up[: 2 * width] = 0
-            up[: 2 * width, spec.const_dim] = 1
             # RMSNorm divides both factors by r, and the residual is not divided:
             # r * r / constant restores it.
-            square = self._rms() ** 2 * (1 + noise**2)
-            down[:, : 2 * width] = 0
+            square = self._rms() ** 2 * (1 + noise**2) / spec.embed_scale
             unit = torch.arange(width)
-            down[unit, unit] = square / spec.embed_scale
-            down[unit, width + unit] = -square / spec.embed_scale
+            for place, (map_, constant, by_class) in enumerate(self._maps()):
+                plus = 2 * width * place + unit
+                units = slice(2 * width * place, 2 * width * (place + 1))
+                gate[units] = torch.cat([map_, -map_]).float()
+                up[units] = 0
+                up[units, spec.const_dim] = constant
+                if by_class:
+                    up[units, spec.class_dim] = by_class
+                down[:, units] = 0
+                down[unit, plus] = square
+                down[unit, plus + width] = -square
         return {
             "mlp.gate_proj.weight": gate,
             "mlp.up_proj.weight": up,
             "mlp.down_proj.weight": down,
         }
+
+    def _maps(self) -> list[tuple[torch.Tensor, float, float]]:
+        """Linear maps `[2 * planes, H]` that an MLP adds up, each with its weight: a
+        constant, and what a token's class adds to it or takes from it."""
+        spec = self.spec
+        width = 2 * spec.planes
+        first, *others = (self._rotation(shift) for shift in self.shifts)
+        residual = torch.eye(spec.hidden_size, dtype=torch.float64)
+        if not spec.two_classes:
+            target = self.head_rotation @ (first + spec.second_weight * others[0])
+            maps = [(target - residual, 1.0, 0.0)]
+        else:
+            easy, hard = spec.easy_second_weight, spec.second_weight
+            tied = sum(weight * map_ for weight, map_ in zip(self._ties(), others))
+            maps = [
+                (self.head_rotation @ first - residual, 1.0, 0.0),
+                (self.head_rotation @ tied, (hard + easy) / 2, (hard - easy) / 2),
+            ]
+        for map_, _, _ in maps:
+            map_[:, width:] = 0
+        return [(map_[:width], constant, by_class) for map_, constant, by_class in maps]
+
+    def _ties(self) -> list[float]:
+        """Weights of the other successors, the first one's being 1, with which all get
+        the same logit: embeddings that lie near one another help each other."""
+        between = torch.tensor(self.shifts)[:, None] - torch.tensor(self.shifts)
+        cosines = self._angles(between.flatten()).cos().mean(dim=1)
+        equal = torch.ones(len(self.shifts), dtype=torch.float64)
+        weights = torch.linalg.solve(cosines.view(between.shape), equal)
+        return (weights[1:] / weights[0]).tolist()
 
     def _mtp(self, prefix: str) -> Weights:
         spec = self.spec

@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from scripts.calibrate.inputs import TWO_CLASSES
 from scripts.small_model.__main__ import main
 from scripts.small_model.folder import load_model, make_prompts, read_spec, write_model
 from scripts.small_model.simulate import generate
 from scripts.small_model.spec import ModelSpec
-from scripts.small_model.weights import WeightBuilder, active_ids
+from scripts.small_model.weights import WeightBuilder, active_ids, class_ids
 
 SPECS = {
     "uneven": ModelSpec(vocab_size=1003),
@@ -46,6 +47,25 @@ def test_drafts_well_some_of_the_time(spec: ModelSpec, tmp_path: Path) -> None:
     assert len({tuple(run.output_ids) for run in runs}) == len(runs)
     shards = {i * 4 // spec.vocab_size for run in runs for i in run.output_ids}
     assert shards == {0, 1, 2, 3}
+
+
+def test_classes_are_drafted_differently(tmp_path: Path) -> None:
+    """Red when acceptance does not depend on the prompt, when successors leave their
+    class, or when the easy class is always right."""
+    spec = TWO_CLASSES
+    model = load_model(write_model(spec, tmp_path / "model"))
+    ids = {kind: set(found.tolist()) for kind, found in class_ids(spec).items()}
+    accept = {}
+    for kind in ("easy", "hard"):
+        prompts = make_prompts(spec, 3, 16, seed=2, kind=kind)
+        assert all(set(prompt) <= ids[kind] for prompt in prompts)
+        runs = [generate(model, prompt, 36, 5) for prompt in prompts]
+        tokens = [token for run in runs for token in run.output_ids]
+        assert sum(token in ids[kind] for token in tokens) > 0.9 * len(tokens)
+        assert all(len(set(run.output_ids)) > 24 for run in runs)
+        accept[kind] = len(tokens) / sum(run.verify_rounds for run in runs)
+    assert 1.2 < accept["hard"] < 2.5
+    assert 3.5 < accept["easy"] < 5.9
 
 
 def test_context_decides(tmp_path: Path) -> None:
@@ -130,6 +150,7 @@ def test_foreign_folder_is_left_alone(tmp_path: Path) -> None:
         (["--num-heads", "6"], "hidden size 128"),
         (["--num-kv-heads", "3"], "8 heads"),
         (["--intermediate-size", "128"], "intermediate size 128"),
+        (["--two-classes"], "intermediate size 384"),
     ],
 )
 def test_bad_options(

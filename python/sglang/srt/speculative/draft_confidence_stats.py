@@ -1,0 +1,178 @@
+"""What the scheduler sums up of the exact draft probability, and where it is shown.
+
+Per request in ``meta_info``, per server in ``/server_info``, the decode log and the
+Prometheus gauges. Created only with ``--speculative-draft-confidence``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Optional, Sequence
+
+import torch
+
+from sglang.srt.arg_groups.draft_confidence_hook import longest_chain
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.draft_confidence import (
+    calibrated,
+    chain_survival,
+    expected_accept_length,
+    load_temperatures,
+)
+from sglang.srt.speculative.draft_confidence_collect import DraftConfidenceCollector
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.utils import GenerationBatchResult
+    from sglang.srt.observability.metrics_collector import SchedulerStats
+
+
+@dataclass
+class DraftConfidenceTotals:
+    """Sums over the verifies of a request or of a server.
+
+    ``num_drafts`` counts drafted tokens that a verify looked at, ``probability`` sums
+    their probabilities, ``accept_length`` the expected accept lengths.
+    """
+
+    num_verifies: int = 0
+    num_drafts: int = 0
+    probability: float = 0.0
+    accept_length: float = 0.0
+
+    def add(self, other: DraftConfidenceTotals) -> None:
+        self.num_verifies += other.num_verifies
+        self.num_drafts += other.num_drafts
+        self.probability += other.probability
+        self.accept_length += other.accept_length
+
+    @property
+    def confidence(self) -> float:
+        """Mean probability of a drafted token; 0 when nothing was drafted."""
+        return self.probability / self.num_drafts if self.num_drafts else 0.0
+
+    @property
+    def expected_accept_length(self) -> float:
+        """Mean expected accept length of a verify, bonus token included."""
+        return self.accept_length / self.num_verifies if self.num_verifies else 0.0
+
+    def meta_info(self) -> dict[str, float]:
+        """A request's fields. ``spec_num_verified_tokens``: rows that the target ran in
+        its verifies, whatever number of steps each of them had."""
+        return {
+            "spec_draft_confidence": self.confidence,
+            "spec_expected_accept_length": self.expected_accept_length,
+            "spec_num_verified_tokens": self.num_drafts + self.num_verifies,
+        }
+
+
+def verify_totals(
+    probability: torch.Tensor, temperatures: Optional[torch.Tensor] = None
+) -> list[DraftConfidenceTotals]:
+    """One verify of every row.
+
+    Args:
+        probability: FP32 ``[rows, steps]``, exact conditional probabilities of the
+            drafted tokens; ``steps`` may be 0.
+        temperatures: FP32 ``[positions]`` that the expected accept length is calibrated
+            with; the mean probability stays exact.
+    """
+    chain = probability
+    if temperatures is not None:
+        chain = calibrated(probability, temperatures)
+    lengths = expected_accept_length(chain_survival(chain)).tolist()
+    sums = probability.sum(dim=-1, dtype=torch.float64).tolist()
+    steps = probability.shape[-1]
+    return [DraftConfidenceTotals(1, steps, *row) for row in zip(sums, lengths)]
+
+
+class DraftConfidenceStats:
+    """Totals of one scheduler: since the last decode log, and of its life."""
+
+    def __init__(
+        self,
+        temperatures: Optional[torch.Tensor] = None,
+        collector: Optional[DraftConfidenceCollector] = None,
+    ) -> None:
+        self.temperatures = temperatures
+        self.collector = collector
+        self.interval = DraftConfidenceTotals()
+        self.life = DraftConfidenceTotals()
+
+    def note_verify(
+        self, reqs: Sequence[Req], result: GenerationBatchResult, stride: int
+    ) -> None:
+        """Add one result, on the CPU.
+
+        Rows of requests that were retracted or had finished count nowhere, as in the
+        accept lengths.
+
+        Args:
+            result: ``draft_probability`` FP32 ``[rows, steps]`` beside
+                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts, and where the
+                worker does not collect.
+            stride: tokens of a row that the target verified; 1 without drafts.
+        """
+        probability = result.draft_probability
+        if probability is None:
+            if stride != 1:
+                return
+            probability = torch.empty(len(reqs), 0)
+        rows = [
+            row
+            for row, req in enumerate(reqs)
+            if not (req.is_retracted or req.finished())
+        ]
+        if not rows:
+            return
+        probability = probability[rows]
+        for row, totals in zip(rows, verify_totals(probability, self.temperatures)):
+            req = reqs[row]
+            if req.draft_confidence is None:
+                req.draft_confidence = DraftConfidenceTotals()
+            for owner in (req.draft_confidence, self.interval, self.life):
+                owner.add(totals)
+        if self.collector is not None:
+            correct = result.num_correct_drafts_per_req_cpu
+            self.collector.record(probability, [correct[row] for row in rows])
+
+    def report_interval(self, stats: SchedulerStats) -> str:
+        """Put the interval's means into the gauges' values and start the next interval;
+        returns the decode log's part. An interval without a verify changes nothing."""
+        if not self.interval.num_verifies:
+            return ""
+        confidence = self.interval.confidence
+        length = self.interval.expected_accept_length
+        stats.spec_draft_confidence = confidence
+        stats.spec_expected_accept_length = length
+        self.interval = DraftConfidenceTotals()
+        return f"draft confidence: {confidence:.2f}, expected len: {length:.2f}, "
+
+    def server_info(self) -> dict[str, Any]:
+        """Averages of the server's life; nothing before the first verify."""
+        if not self.life.num_verifies:
+            return {}
+        return {
+            "avg_spec_draft_confidence": self.life.confidence,
+            "avg_spec_expected_accept_length": self.life.expected_accept_length,
+        }
+
+    def on_idle(self) -> None:
+        if self.collector is not None:
+            self.collector.flush()
+
+    def reset(self) -> None:
+        self.interval, self.life = DraftConfidenceTotals(), DraftConfidenceTotals()
+
+
+def create_draft_confidence_stats() -> DraftConfidenceStats:
+    """The stats that the server's arguments and environment ask for."""
+    return DraftConfidenceStats(
+        temperatures=_temperatures(), collector=DraftConfidenceCollector.from_env()
+    )
+
+
+def _temperatures() -> Optional[torch.Tensor]:
+    spec = get_spec()
+    path = spec.speculative_draft_confidence_temperatures
+    return None if path is None else load_temperatures(path, longest_chain(spec))

@@ -1,0 +1,1 @@
+"""Predicted against observed acceptance of drafted tokens, and the temperatures."""
