@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fork import engine_tests
+from fork.edits import load_edits
 from fork.pins import Pins
 from fork.plan import make_plan
-from fork.edits import load_edits
 from fork.pristine import pristine_package, release_package
 from fork.project import ForkError, Project
 
@@ -40,8 +41,11 @@ def around(pins: Pins, versions: list[str]) -> list[str]:
     return [*reversed(older), pins.version, *reversed(newer)]
 
 
-def row_of(project: Project, version: str, package: Path, reference: Path) -> dict:
-    """One release: how many edits there are, how many land, and why others do not."""
+def row_of(
+    project: Project, version: str, package: Path, reference: Path, serve: bool = False
+) -> dict:
+    """One release: how many edits there are, how many land, and why others do not;
+    with `serve` also what its engine does with them, and with the packages here."""
     plan = make_plan(project, package, reference=reference)
     edits = load_edits(project)
     refused = [
@@ -50,18 +54,23 @@ def row_of(project: Project, version: str, package: Path, reference: Path) -> di
     # What stops apply beside single edits, such as a new file that upstream has now.
     said = {reason for entry in refused for reason in entry["reasons"]}
     other = [problem for problem in plan.problems if problem not in said]
-    return {
+    row = {
         "version": version,
         "edits": len(edits),
         "applied": len(edits) - len(refused),
         "refused": refused,
         "other_problems": other,
-        # They need an environment of that release: see CONTRIBUTING.md.
-        "engine_tests": "not run",
+        "engine_tests": engine_tests.NOT_ASKED,
     }
+    if serve:
+        row["requirements_unmet"] = engine_tests.unmet(package)
+        row["engine_tests"] = engine_tests.run(project, version, package, plan)
+    return row
 
 
-def compat(project: Project, out: Path, versions: list[str]) -> str:
+def compat(
+    project: Project, out: Path, versions: list[str], serve: bool = False
+) -> str:
     """Write the rows as JSON to `out`; returns them as a table with the reasons.
 
     A release that cannot be fetched is a row with a reason, not an error.
@@ -77,7 +86,7 @@ def compat(project: Project, out: Path, versions: list[str]) -> str:
         except ForkError as error:
             rows.append({"version": version, "not_fetched": str(error)})
             continue
-        rows.append(row_of(project, version, package, reference))
+        rows.append(row_of(project, version, package, reference, serve))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     return f"{table(rows)}\n\n{out}"
@@ -106,4 +115,7 @@ def table(rows: list[dict]) -> str:
                 f"- {row['version']}: {first}" + (f" (and {more} more)" if more else "")
             )
         details += [f"- {row['version']}: {text}" for text in row["other_problems"]]
+        if missing := row.get("requirements_unmet"):
+            details.append(f"- {row['version']} asks for other packages than are here:")
+            details += [f"  {text}" for text in missing]
     return "\n".join([*lines, "", *details]).rstrip()
