@@ -40,7 +40,7 @@ def run_checks(
         tool(root, "isort", [*ISORT, *ours]),
         tool(root, "ruff", [*UNUSED, *benchmark], label="ruff F401 on benchmark/"),
         # A checkout's .codespellrc is found by the tool itself.
-        tool(root, "codespell", new),
+        tool(root, "codespell_lib", new, label="codespell"),
         parses(root, ours + theirs),
         ends(root, new),
     ]
