@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     add("--version", action="append", default=[], dest="versions", help=text)
     text = "serve each release that takes every edit, with the packages of this environment"
     add("--engine-tests", action="store_true", help=text)
+    add("--record", action="store_true", help="write docs/releases.md too")
     command("bump", bump, "move the pin to another release", tree="no")
     add = commands.choices["bump"].add_argument
     add("--version", required=True)
@@ -167,7 +168,7 @@ def compat(project: Project, options: argparse.Namespace) -> str:
     from fork.compat import compat as look
 
     out = options.out or project.build / "compat.json"
-    return look(project, out, options.versions, options.engine_tests)
+    return look(project, out, options.versions, options.engine_tests, options.record)
 
 
 def bump(project: Project, options: argparse.Namespace) -> str:

@@ -76,6 +76,18 @@ def test_the_engine_is_tried_where_every_edit_lands(shop):
     assert row["engine_tests"] == "failed: served: request 0 differs"
 
 
+def test_the_page_of_releases(shop):
+    """Red when a record leaves out the reasons, or is written unasked."""
+    shop.upstream({**FILES, "m.py": "before = 2\nx = f(1)\n"}, "1.2.2")
+    page = shop.root / "docs/releases.md"
+    rows(shop, "1.2.2")
+    assert not page.exists()
+    shop.run("compat", "--version", "1.2.2", "--record")
+    text = page.read_text()
+    assert "| 1.2.2 | 2 | 1 | 1 | 0 |" in text
+    assert "[one] sglang/m.py" in text and "before the anchor changed" in text
+
+
 def test_packages_that_a_release_asks_for(shop, tmp_path):
     """Red when a failed start of another release's engine leaves open whether it had
     its own dependencies."""
