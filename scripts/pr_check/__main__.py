@@ -72,37 +72,40 @@ def roots_of(tree: Path) -> Roots:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """The report, by step; steps that did not run now stay from the last call."""
+    """What the steps found, also kept in the report beside earlier steps on this tree."""
     out: Path = args.out.resolve()
     tree, path = out / "tree", out / "report.json"
-    steps = args.step or [
-        "tree",
-        "registered",
-        "served",
-        *(["engine"] * bool(args.engine)),
-    ]
-    report = {}
+    wanted = QUICK if args.quick else ()
+    found: dict[str, Any] = {}
+
+    def keep(step: str, value: dict[str, Any]) -> None:
+        found[step] = value
+        report = json.loads(path.read_text()) if path.exists() else {}
+        if step == "engine":
+            others = [x for x in report.get(step, []) if x["tests"] != value["tests"]]
+            report[step] = [*others, value]
+        else:
+            report[step] = value
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+    steps = args.step or ["tree", "registered", "served"] + ["engine"] * bool(
+        args.engine
+    )
     if "tree" in steps:
         say("a fresh tree of the pin with the commits of the pull request")
-        report["tree"] = make_tree(tree)
-    elif path.exists():
-        report = json.loads(path.read_text())
+        keep("tree", make_tree(tree))
     roots = roots_of(tree)
     if "registered" in steps:
         say("test/registered, with the tree alone on the path")
-        wanted = QUICK if args.quick else ()
-        report["registered"] = run_registered(roots, tree, wanted, out / "logs", say)
+        keep("registered", run_registered(roots, tree, wanted, out / "logs", say))
     if "served" in steps:
         say("two servers, with the tree and the CPU engine's stand-ins on the path")
-        report["served"] = compare(roots, out / "served")
+        keep("served", compare(roots, out / "served"))
     if "engine" in steps:
         say("tests of the engine, with two observers on the path as well")
-        done = run_engine(roots, args.engine, out, say)
-        others = [x for x in report.get("engine", []) if x["tests"] != done["tests"]]
-        report["engine"] = [*others, done]
-    path.write_text(json.dumps(report, indent=1, default=str) + "\n")
+        keep("engine", run_engine(roots, args.engine, out, say))
     say(f"report: {path}")
-    return {step: report[step] for step in steps}
+    return found
 
 
 def all_faults(report: dict[str, Any]) -> list[str]:
@@ -110,8 +113,7 @@ def all_faults(report: dict[str, Any]) -> list[str]:
     return [
         f"{step}: {fault}"
         for step, found in report.items()
-        for part in (found if isinstance(found, list) else [found])
-        for fault in part["faults"]
+        for fault in found["faults"]
     ]
 
 

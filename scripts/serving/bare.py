@@ -20,16 +20,23 @@ from scripts.small_model.spec import ModelSpec
 
 VERBOSE = {"PYTHONVERBOSE": "1"}
 # Compiled file that fits its source, a source that was compiled, an extension module.
+# Processes write into one log, so that a line may begin inside another one.
+_END = r"(?=['\s#]|$)"
 _LINES = (
-    re.compile(r"^# \S.*\.pyc matches (/.+\.py)$", re.M),
-    re.compile(r"^# code object from '?(/.+?\.py)'?$", re.M),
-    re.compile(r"^# extension module '.+' loaded from '(/.+)'$", re.M),
+    re.compile(r"\.pyc matches (/[^'#\n]+?\.py)" + _END),
+    re.compile(r"# code object from '?(/[^'#\n]+?\.py)" + _END),
+    re.compile(r"# extension module '[\w.]+' loaded from '(/[^'#\n]+?)'"),
 )
 TP, NUM_STEPS = 2, 3
 # A width that TP2 does not divide.
 SPEC = ModelSpec(vocab_size=1003)
-# Our modules that are imported only when the feature is on.
-FEATURE = ("vocab_parallel", "shard_winner", "shard_topk", "draft_confidence")
+OURS = cpu_engine.ROOT / "python"
+# The modules of the feature, which a server with the flag off does not import.
+FEATURE = frozenset(
+    path.relative_to(OURS).as_posix()
+    for path in (OURS / "sglang").rglob("*.py")
+    if "test" not in path.relative_to(OURS).parts
+)
 
 
 def loaded_files(log: str) -> set[Path]:
@@ -57,7 +64,8 @@ class Roots:
             return False
         for root in self.environment:
             if within(file, root):
-                return "sglang" in file.relative_to(root).parts
+                inside = file.as_posix().rpartition("-packages/")[2]
+                return inside.startswith("sglang/")
         return within(file, self.repository)
 
 
@@ -67,10 +75,8 @@ def within(file: Path, folder: Path) -> bool:
 
 def feature_files(files: Iterable[Path], tree: Path) -> list[str]:
     """The feature's modules among `files`, relative to the tree."""
-    found = {file for file in files if file.name.startswith(FEATURE)}
-    return sorted(
-        str(f.relative_to(tree)) if within(f, tree) else str(f) for f in found
-    )
+    inside = {file.relative_to(tree).as_posix() for file in files if within(file, tree)}
+    return sorted(inside & FEATURE)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.pr_check import served
-from scripts.pr_check.__main__ import all_faults, roots_of
+from scripts.pr_check.__main__ import all_faults, main, roots_of
 from scripts.pr_check.suites import file_faults, registered_tests, run_file, verdict
 from scripts.serving import Completion
 from scripts.serving.bare import VERBOSE, Roots, feature_files, loaded_files
@@ -65,18 +66,29 @@ def test_another_sglang_is_a_stray(roots: Roots) -> None:
         roots.tree / "sglang/srt/x.py",
         roots.stand_ins / "sgl_kernel/__init__.py",
         roots.repository / "env/site-packages/torch/x.py",
+        roots.repository / "env/site-packages/other/sglang/x.py",
         Path("/elsewhere/cache/x.py"),
     ]
     assert roots.strays([*fine, installed, built]) == [str(built), str(installed)]
 
 
+def test_lines_of_several_processes_run_into_each_other() -> None:
+    """Red when a file is lost, or two become one, because another process wrote."""
+    log = (
+        "# /e/__pycache__/a.cpython-311.pyc matches /e/a.py# code object from /t/b.py\n"
+        "# code object from '/e/__pycache__/c.cpython-311.pyc'# code object from /t/d.py\n"
+        "[log] x# extension module 'e.f' loaded from '/e/f.so'# /e/g.pyc matches /e/g.py\n"
+    )
+    expected = ("/e/a.py", "/t/b.py", "/t/d.py", "/e/f.so", "/e/g.py")
+    assert loaded_files(log) == {Path(path) for path in expected}
+
+
 def test_the_feature_is_known_by_its_modules(roots: Roots) -> None:
-    """Red when a module of the feature is not looked for."""
-    project = Path(__file__).resolve().parents[2] / "python/sglang"
-    ours = [p for p in project.rglob("*.py") if "/test/" not in p.as_posix()]
-    assert ours and len(feature_files(ours, project)) == len(ours)
-    inside = roots.tree / FEATURE
-    assert feature_files([inside, roots.tree / "sglang/x.py"], roots.tree) == [FEATURE]
+    """Red when a module of upstream's counts as ours, or a helper of tests."""
+    upstream = roots.tree / "sglang/srt/layers/vocab_parallel_embedding.py"
+    kit = roots.tree / "sglang/test/kits/gloo_ranks_kit.py"
+    files = [roots.tree / FEATURE, upstream, kit, roots.repository / FEATURE]
+    assert feature_files(files, roots.tree) == [FEATURE]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +148,27 @@ def test_two_arms_agree_or_the_difference_is_named(roots: Roots) -> None:
     assert "dense: loaded" in served.faults(roots, stray, packed)[0]
 
 
-def test_faults_of_every_step_count(tmp_path: Path) -> None:
-    """Red when a run of engine tests that failed is hidden by a later one."""
-    report = {"tree": {"faults": []}, "engine": [{"faults": ["a"]}, {"faults": []}]}
-    assert all_faults(report) == ["engine: a"]
+def test_faults_of_every_step_count(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Red when a fault of a step before the last one leaves the exit code at 0, or a
+    later call forgets what an earlier one found on the same tree."""
+    report = {"tree": {"faults": []}, "served": {"faults": ["a"]}}
+    assert all_faults(report) == ["served: a"]
     with pytest.raises(ValueError, match="no tree there"):
         roots_of(tmp_path)
+    package = tmp_path / "tree/python/sglang/__init__.py"
+    package.parent.mkdir(parents=True)
+    package.touch()
+    steps = {"compare": ["b"], "run_registered": [], "run_engine": []}
+    for name, wrong in steps.items():
+        monkeypatch.setattr(
+            f"scripts.pr_check.__main__.{name}",
+            lambda *_, wrong=wrong: {"faults": wrong, "tests": ["t"]},
+        )
+    out = ["--out", str(tmp_path)]
+    assert main([*out, "--step", "registered", "--step", "served"]) == 1
+    assert "pr_check: served: b" in capsys.readouterr().err
+    assert main([*out, "--step", "engine", "--engine", "t"]) == 0
+    assert main([*out, "--step", "engine", "--engine", "t"]) == 0
+    kept = json.loads((tmp_path / "report.json").read_text())
+    assert set(kept) == {"registered", "served", "engine"}
+    assert len(kept["engine"]) == 1 and kept["served"]["faults"] == ["b"]
