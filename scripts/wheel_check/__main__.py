@@ -157,6 +157,8 @@ def faults(report: dict[str, Any]) -> list[str]:
         found += [f"{name}: {a['error']}" for a in arm["answers"] if a["error"]]
     if (fork["draft_path"] or {}).get("path") != "packed":
         found.append(f"fork: the server says {fork['draft_path']}")
+    if stock["feature_files"] or not fork["feature_files"]:
+        found.append("the feature's modules were loaded by stock, or not by the fork")
     if stock["answers"] != fork["answers"]:
         found.append("the fork, flag on, answers otherwise than stock")
     return found

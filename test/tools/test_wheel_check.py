@@ -80,9 +80,14 @@ def good() -> dict:
         "uninstalled": [],
         "fork_over_stock": {"not_of_the_package": []},
         "served": {
-            "stock": arm | {"version": PINS.version, "draft_path": None},
+            "stock": arm
+            | {"version": PINS.version, "draft_path": None, "feature_files": []},
             "fork": arm
-            | {"version": PINS.local_version, "draft_path": {"path": "packed"}},
+            | {
+                "version": PINS.local_version,
+                "draft_path": {"path": "packed"},
+                "feature_files": ["sglang/x.py"],
+            },
         },
     }
 
@@ -95,6 +100,7 @@ def good() -> dict:
         (("fork_over_stock", "not_of_the_package"), ["added y"], "touched"),
         (("served", "fork", "version"), PINS.version, "says version"),
         (("served", "fork", "draft_path"), {"path": "dense"}, "the server says"),
+        (("served", "fork", "feature_files"), [], "not by the fork"),
         (("served", "fork", "answers"), [{"error": None}], "otherwise than stock"),
         (("served", "stock", "from_site_packages"), False, "no installed SGLang"),
         (("served", "stock", "strays"), ["/a.py"], "loaded ['/a.py']"),
