@@ -10,18 +10,19 @@ RUN := PYTHONPATH=$(CPU) SGLANG_USE_CPU_ENGINE=1 $(PY)
 RUN_GPU := PYTHONPATH=$(CURDIR)/build/fork $(PY)
 BENCH := benchmark/vocab_parallel_draft
 
-.PHONY: help env fork diff check lock wheel demo ab test test-gpu bench bench-sampling \
-	bench-server bench-workspace calibrate faults families families-record kernel-report lint clean
+.PHONY: help env fork diff check lock wheel wheel-check demo ab test test-gpu bench \
+	bench-sampling bench-server bench-workspace calibrate faults families families-record \
+	kernel-report lint pr pr-check compat bump clean
 
 help:
 	@echo "make demo    the whole comparison, dense against packed, from a fresh machine"
 	@echo "make ab      dense against packed on this machine, a report (docs/operators.md)"
 	@echo "make test    all tests that need no GPU, from a fresh machine"
 	@echo "make env | fork | diff | check | lock | wheel | lint | clean (CONTRIBUTING.md)"
-	@echo "make pr TREE= | compat | bump VERSION= (CONTRIBUTING.md)"
+	@echo "make pr TREE= | pr-check | wheel-check | compat | bump VERSION= (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
 	@echo "make calibrate  is the draft's probability right, what does it save (docs/calibration.md)"
-	@echo "make faults | families | kernel-report | test-gpu (README.md)"
+	@echo "make faults | families | families-record | kernel-report | test-gpu (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
@@ -39,7 +40,11 @@ lock: env
 	@$(PY) scripts/fork lock
 
 wheel: env
-	@$(PY) scripts/fork wheel
+	@$(PY) scripts/fork wheel $(WHEEL_ARGS)
+
+# Over stock in a copy of the environment, served, restored, uninstalled: no trace left.
+wheel-check: wheel
+	@$(PY) -m scripts.wheel_check $(WHEEL_CHECK_ARGS)
 
 demo: fork
 	@$(RUN) -m scripts.demo
@@ -98,11 +103,16 @@ kernel-report: env
 lint: env
 	@PATH="$(VENV)/bin:$$PATH" pre-commit run --all-files
 
-.PHONY: pr compat bump
 # The commits of the pull request on the SGLang tree TREE, and its description.
 pr: env
 	@test -n "$(TREE)" || { echo "make pr TREE=folder: a checkout of SGLang" >&2; exit 2; }
 	@$(PY) scripts/prepare_pr --tree "$(TREE)" $(PR_ARGS)
+
+# The pull request on a fresh tree of the pin: its tests, and two servers that have
+# nothing but that tree and the CPU engine's stand-ins on their path.
+# PR_CHECK_ARGS="--engine test/e2e" for the tests of the engine too, --quick for a few.
+pr-check: env
+	@$(PY) -m scripts.pr_check $(PR_CHECK_ARGS)
 
 # On which releases of SGLang the edits land; build/compat.json.
 compat: env

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from fork.lock import differences, read_lock, write_lock
-from fork.pins import Pins, find_wheel
+from fork.pins import Pins, find_wheel, this_machine
 from fork.plan import Plan, make_plan
 from fork.pristine import cached_package, package_in, pristine_package
 from fork.project import REPOSITORY, ForkError, Project
 from fork.tree import apply_in_place, build_tree
 
+MACHINES = ("x86_64", "aarch64")
 REGISTERED = "test/registered/"  # goes upstream at the same path
 
 
@@ -54,14 +55,20 @@ def parser() -> argparse.ArgumentParser:
     command("apply", apply, "change a checkout in place", tree="must")
     command("diff", diff, "write the upstream diff", out="build/upstream.diff")
     command("lock", lock, "accept how anchors and neighbours look now")
-    text = "build the fork's wheels, one a supported Python of this machine"
+    text = "build the fork's wheels, one a supported Python"
     command("wheel", wheel, text, out="dist")
+    text = "for hosts of this kind; repeatable (default: this one's)"
+    commands.choices["wheel"].add_argument(
+        "--machine", action="append", choices=MACHINES, dest="machines", help=text
+    )
     text = "on which releases the edits land"
     command("compat", compat, text, out="build/compat.json", tree="no")
     text = "a release to look at; repeatable (default: those around the pin)"
-    commands.choices["compat"].add_argument(
-        "--version", action="append", default=[], dest="versions", help=text
-    )
+    add = commands.choices["compat"].add_argument
+    add("--version", action="append", default=[], dest="versions", help=text)
+    text = "serve each release that takes every edit, with the packages of this environment"
+    add("--engine-tests", action="store_true", help=text)
+    add("--record", action="store_true", help="write docs/releases.md too")
     command("bump", bump, "move the pin to another release", tree="no")
     add = commands.choices["bump"].add_argument
     add("--version", required=True)
@@ -149,16 +156,19 @@ def wheel(project: Project, options: argparse.Namespace) -> str:
 
     out = options.out or project.root / "dist"
     pins = Pins.load(project)
-    names = [] if options.wheel else pins.wheel_names() or [pins.wheel_name()]
-    wheels = [find_wheel(project, pins, name=name) for name in names]
-    wheels += [options.wheel] if options.wheel else []
+    if options.wheel:
+        return str(build_wheel(project, out, options.wheel))
+    machines = options.machines or [this_machine()]
+    names = [name for machine in machines for name in pins.wheel_names(machine)]
+    wheels = [find_wheel(project, pins, name=x) for x in names or [pins.wheel_name()]]
     return "\n".join(str(build_wheel(project, out, one)) for one in wheels)
 
 
 def compat(project: Project, options: argparse.Namespace) -> str:
     from fork.compat import compat as look
 
-    return look(project, options.out or project.build / "compat.json", options.versions)
+    out = options.out or project.build / "compat.json"
+    return look(project, out, options.versions, options.engine_tests, options.record)
 
 
 def bump(project: Project, options: argparse.Namespace) -> str:

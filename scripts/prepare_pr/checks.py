@@ -37,9 +37,10 @@ def run_checks(
         tool(root, "black", ["--check", "--line-length=88", *ours]),
         tool(root, "ruff", [*RUFF_FORMAT, *ours, *theirs], label="ruff format"),
         tool(root, "flake8", [*FLAKE8, *ours]),
-        tool(root, "isort", ["--check", "--quiet", "--profile=black", *ours]),
+        tool(root, "isort", [*ISORT, *ours]),
         tool(root, "ruff", [*UNUSED, *benchmark], label="ruff F401 on benchmark/"),
-        tool(root, "codespell", new),
+        # A checkout's .codespellrc is found by the tool itself.
+        tool(root, "codespell_lib", new, label="codespell"),
         parses(root, ours + theirs),
         ends(root, new),
     ]
@@ -47,6 +48,8 @@ def run_checks(
 
 RUFF_FORMAT = ["format", "--check", "--quiet", "--isolated", "--line-length=88"]
 FLAKE8 = ["--isolated", "--max-line-length=100", "--extend-ignore=E203,W503"]
+# As upstream's .isort.cfg says; a tree from the wheel has none.
+ISORT = ["--check", "--quiet", "--profile=black", "--project=sglang"]
 UNUSED = ["check", "--quiet", "--isolated", "--select=F401"]
 
 

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 from fork import compat as compat_module
 from fork.compat import around, order
+from fork.engine_tests import NOT_ASKED, unmet
 from fork.pins import Pins
 
 FILES = {"m.py": "before = 1\nx = f(1)\n", "n.py": "y = 1\n"}
@@ -24,9 +25,10 @@ def shop(workshop):
     return workshop
 
 
-def rows(shop, *versions):
+def rows(shop, *versions, serve=False):
+    serving = ["--engine-tests"] if serve else []
     flags = [word for version in versions for word in ("--version", version)]
-    code, output = shop.run("compat", *flags)
+    code, output = shop.run("compat", *flags, *serving)
     assert code == 0, output
     return json.loads((shop.root / "build/compat.json").read_text()), output
 
@@ -45,8 +47,61 @@ def test_each_release_says_what_lands_and_why_the_rest_does_not(shop):
     (entry,) = new["refused"]
     assert "n.py does not exist" in entry["reasons"][0]
     assert "ours.py covers upstream's sglang/ours.py" in new["other_problems"][0]
-    assert old["engine_tests"] == "not run"
-    assert "| 1.2.2 | 2 | 1 | 1 | 0 | not run |" in output
+    assert old["engine_tests"] == NOT_ASKED
+    assert f"| 1.2.2 | 2 | 1 | 1 | 0 | {NOT_ASKED} |" in output
+
+
+SERVED = """\
+import json, pathlib, sys
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+text = (out / "tree/python/sglang/m.py").read_text()
+if "z = 2" not in text or (out / "tree/python/sglang/ours.py").read_text():
+    sys.exit("served: request 0 differs\\nmore")
+report = {"served": {"requests": 2, "output_tokens": 9}}
+(out / "report.json").write_text(json.dumps(report))
+"""
+
+
+def test_the_engine_is_tried_where_every_edit_lands(shop):
+    """Red when a release with refused edits is served, or served without the edits."""
+    shop.write("scripts/pr_check.py", SERVED)
+    shop.upstream({**FILES, "m.py": "before = 2\nx = f(1)\n"}, "1.2.2")
+    shop.upstream({**FILES, "o.py": ""}, NEW)
+    found, output = rows(shop, "1.2.2", NEW, serve=True)
+    old, new = (row["engine_tests"] for row in found)
+    assert old == "not run: 1 edits are refused"
+    assert new.startswith("passed: 2 requests and 9 tokens") and new in output
+    shop.write("python/sglang/ours.py", "other = 1\n")
+    (row,), _ = rows(shop, NEW, serve=True)
+    assert row["engine_tests"] == "failed: served: request 0 differs"
+
+
+def test_the_page_of_releases(shop):
+    """Red when a record leaves out the reasons, or is written unasked."""
+    shop.upstream({**FILES, "m.py": "before = 2\nx = f(1)\n"}, "1.2.2")
+    page = shop.root / "docs/releases.md"
+    rows(shop, "1.2.2")
+    assert not page.exists()
+    shop.run("compat", "--version", "1.2.2", "--record")
+    text = page.read_text()
+    assert "| 1.2.2 | 2 | 1 | 1 | 0 |" in text
+    assert "[one] sglang/m.py" in text and "before the anchor changed" in text
+
+
+def test_packages_that_a_release_asks_for(shop, tmp_path):
+    """Red when a failed start of another release's engine leaves open whether it had
+    its own dependencies."""
+    package = tmp_path / "sglang"
+    metadata = tmp_path / "sglang-9.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(
+        "Requires-Dist: pytest>=1\nRequires-Dist: pytest==0.1\n"
+        "Requires-Dist: not-there-at-all>2\n"
+        "Requires-Dist: pytest==0.2; extra == 'more'\n"
+    )
+    found = unmet(package)
+    assert len(found) == 2 and found[0].startswith("pytest==0.1, here is ")
+    assert found[1] == "not-there-at-all>2, here is nothing"
 
 
 def test_a_release_that_is_not_served_is_a_row(shop, monkeypatch):

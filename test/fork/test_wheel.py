@@ -81,6 +81,28 @@ def test_every_supported_python_gets_a_wheel(shop):
     assert len(output.split()) == 2
 
 
+def test_wheels_for_other_machines(shop):
+    """Red when the wheels of an Arm host can only be built on one, or other hosts' come
+    with them."""
+    here = shop.wheel.name.rpartition("_")[2]  # of x86_64, `64.whl`
+    machines = {"64.whl": ("x86_64", "aarch64"), "aarch64.whl": ("aarch64", "x86_64")}
+    own, other = machines[here]
+    foreign = shop.wheel.name.replace(f"_{own}.whl", f"_{other}.whl")
+    (shop.wheel.parent / foreign).write_bytes(shop.wheel.read_bytes())
+    pins = shop.root / "scripts/fork/pins.toml"
+    digest = hashlib.sha256(shop.wheel.read_bytes()).hexdigest()
+    pins.write_text(pins.read_text() + f'"{foreign}" = "{digest}"\n')
+    for machines in ([other], [own, other]):
+        out = shop.root / "-".join(machines)
+        flags = [word for machine in machines for word in ("--machine", machine)]
+        code, output = shop.run("wheel", "--out", out, *flags)
+        assert code == 0, output
+        built = sorted(path.name for path in out.iterdir())
+        assert len(built) == len(machines)
+        for machine, name in zip(sorted(machines), built):
+            assert name.endswith(f"_{machine}.whl") and VERSION in name
+
+
 def site_files(site):
     return {
         path.relative_to(site).as_posix(): path.read_bytes()

@@ -1,7 +1,7 @@
 """AIPerf, `aiperf profile`, streaming from the OpenAI chat endpoint.
 
-Written against the command line and the `profile_export_aiperf.json` that its documentation
-describes (0.12 and 0.13, export schema 1.x).
+Tried with 0.13.0, whose `profile_export_aiperf.json` has schema 1.4. When every request fails
+it writes no such file and exits with 1.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class AIPerf(Client):
         return [
             *("--input-file", str(path)),
             *("--custom-dataset-type", "single_turn"),
+            *("--dataset-sampling-strategy", "sequential"),
         ]
 
 
@@ -111,20 +112,22 @@ def _result(data: dict[str, Any], load: Load) -> Result:
         sum(item["count"] for item in summary),
         load.requests - completed,
     )
-    messages = [str(item.get("error_details", item)) for item in summary]
+    messages = [_message(item.get("error_details", item)) for item in summary]
     if data.get("was_cancelled"):
         messages.append("AIPerf says that the run was cancelled")
     if not completed:
         raise ValueError(f"no request completed: {messages[:3]}")
     length = data["output_sequence_length"]
-    short = length["min"] < load.output_tokens
-    if short:
-        messages.append(f"{length['min']} of {load.output_tokens} output tokens")
+    short = 0
+    if length["min"] < load.output_tokens:
+        # The metric leaves out answers that are only a little shorter.
+        short = max(1, round(_avg(data, "osl_mismatch_count", 0.0)))
+        messages.append(f"{length['min']:.0f} of {load.output_tokens} output tokens")
     tokens = round(length["avg"] * completed)
     throughput = _avg(data, "output_token_throughput")
     return Result(
         completed=completed,
-        errors=failed + (1 if short else 0),
+        errors=failed + short,
         error_messages=messages[:5],
         duration_s=tokens / throughput,
         output_tokens=tokens,
@@ -134,6 +137,12 @@ def _result(data: dict[str, Any], load: Load) -> Result:
         tpot_ms=_latency(data["inter_token_latency"]),
         e2e_ms=_latency(data["request_latency"]),
     )
+
+
+def _message(details: dict[str, Any]) -> str:
+    """One line: `500 Internal Server Error: what the server said`."""
+    kind = f"{details.get('code') or ''} {details.get('type') or 'error'}".strip()
+    return f"{kind}: {details.get('message', details)}"[:300]
 
 
 def _avg(data: dict[str, Any], metric: str, default: float | None = None) -> float:

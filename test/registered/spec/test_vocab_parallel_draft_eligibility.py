@@ -4,7 +4,6 @@ import dataclasses
 import unittest
 from types import SimpleNamespace
 
-
 from sglang.srt.layers.vocab_parallel_draft_eligibility import (
     DenseReason,
     DraftFacts,

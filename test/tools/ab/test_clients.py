@@ -1,6 +1,8 @@
 """Commands of the clients, and what is read from the files that they leave.
 
-The AIPerf export is written by hand in the shape that AIPerf documents (schema 1.1).
+`recorded_aiperf.json` has parts of three exports of AIPerf 0.13.0, as it wrote them: of a
+small model on the CPU engine, and of a server that fails one request or ends one early.
+Cases that it did not give are made by hand.
 """
 
 from __future__ import annotations
@@ -133,6 +135,34 @@ def test_aiperf_result(tmp_path: Path) -> None:
     assert result.tpot_ms.mean == 5.0 and result.e2e_ms.median == 55.0
 
 
+@pytest.mark.parametrize(
+    ("name", "load", "completed", "errors", "message"),
+    [
+        ("complete", Load(2, 4, 16, 32, 9), 4, 0, None),
+        ("one_failed", LOAD, 2, 1, "500 Internal Server Error: "),
+        ("one_short", LOAD, 3, 1, "5 of 8 output tokens"),
+    ],
+)
+def test_aiperf_as_recorded(tmp_path, name, load, completed, errors, message) -> None:
+    """Red when what AIPerf writes is read otherwise than it means it."""
+    recorded = Path(__file__).with_name("recorded_aiperf.json")
+    data = json.loads(recorded.read_text())[name]
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(data))
+    result = AIPerf().read(load, tmp_path)
+    assert (result.completed, result.errors) == (completed, errors)
+    assert [text.startswith(message) for text in result.error_messages] == (
+        [True] if message else []
+    )
+    # Two of its own figures that are not read: the sum of tokens and the run's length.
+    assert result.output_tokens == data["output_sequence_length"]["sum"]
+    assert result.duration_s == pytest.approx(
+        data["benchmark_duration"]["avg"], rel=0.25
+    )
+    answer = result.ttft_ms.mean + result.tpot_ms.mean * (load.output_tokens - 1)
+    if not errors:
+        assert answer == pytest.approx(result.e2e_ms.mean)
+
+
 def test_aiperf_units(tmp_path: Path) -> None:
     """Red when the unit beside a value is not read."""
     seconds = block("sec", 0.02, count=3)
@@ -149,6 +179,10 @@ def test_aiperf_units(tmp_path: Path) -> None:
         },
         {"request_count": {"avg": 2.0}, "was_cancelled": True},
         {"output_sequence_length": block("tokens", 7.0, min=5, max=8)},
+        {
+            "output_sequence_length": block("tokens", 7.0, min=5, max=8),
+            "osl_mismatch_count": {"avg": 1.0},
+        },
     ],
 )
 def test_aiperf_errors(tmp_path: Path, changes: dict) -> None:
@@ -202,6 +236,7 @@ def test_a_dataset_reaches_both_clients(tmp_path: Path) -> None:
     path = Path(aiperf[aiperf.index("--input-file") + 1])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [{"text": "first"}] * 3 and "--isl" not in aiperf
+    assert aiperf[aiperf.index("--dataset-sampling-strategy") + 1] == "sequential"
 
 
 def test_missing_client(tmp_path: Path) -> None:
