@@ -3,6 +3,8 @@
 Mix-ins for a ``ShardWinnerCase``, whose ``impl`` and ``device`` they run on.
 """
 
+import math
+
 import numpy as np
 import torch
 
