@@ -18,7 +18,6 @@ from sglang.test.kits.shard_winner_kit import (
     assert_logsumexp,
     even_bounds,
     reference_merge,
-    rewrite_zero_words,
     words_of,
 )
 from sglang.test.kits.shard_winner_selection_cases import random_logits
