@@ -30,7 +30,7 @@ CANDIDATES = [1, 2, NUM_STEPS, 5]
 CONFIG = {
     "confidence_threshold": 0.3,
     "1": {"candidate_steps": CANDIDATES},
-    "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.62},
+    "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.68},
 }
 NAMES = ("alone", "together")
 POLICY = ("--speculative-adaptive", "--speculative-adaptive-policy", "confidence")
