@@ -30,7 +30,7 @@ ENV = {
 # A step takes longer by the token, so that verifying one more pays or does not.
 COSTS = {
     "sample_batch_tokens": list(range(1, 65)),
-    "sample_steps_per_sec": [1000 / (10 + 0.8 * tokens) for tokens in range(1, 65)],
+    "sample_steps_per_sec": [1000 / (10 + 4 * tokens) for tokens in range(1, 65)],
     "max_batch_tokens": 64,
 }
 
@@ -56,8 +56,8 @@ def decisions(log: str, rank: int) -> list[tuple[int, list[float]]]:
 @pytest.mark.slow
 def test_a_headless_draft_is_served(tmp_path: Path) -> None:
     """Red if the server asks for a head, drafts densely, gives other tokens than the
-    target, or plans without the probabilities of the draft, or on another rank by
-    others."""
+    target, or plans its verify lengths without the probabilities of the draft, or on
+    another rank by others."""
     kitchen = Kitchen(tmp_path / "models")
     target, draft = kitchen.model(llama.target), kitchen.model(dspark.draft)
     costs = tmp_path / "costs.json"
@@ -86,3 +86,11 @@ def test_a_headless_draft_is_served(tmp_path: Path) -> None:
     planned = decisions(log, rank=0)
     assert planned == decisions(log, rank=1)
     assert len({row[-1] for _, row in planned}) > 10
+    by_length = {
+        length: [row[-1] for n, row in planned if n == length]
+        for length in sorted({length for length, _ in planned})
+    }
+    assert len(by_length) > 2
+    # A request whose chain is likely to survive is verified further.
+    means = [sum(rows) / len(rows) for rows in by_length.values()]
+    assert means[0] < means[-1]
