@@ -19,7 +19,7 @@ from sglang.srt.speculative.dspark_components.dspark_observability import (
     DsparkStepObservers,
 )
 from sglang.srt.speculative.dspark_components.dspark_planner import DSparkVerifyPlanner
-from sglang.srt.speculative.dspark_confidence_source import FLAG
+from sglang.srt.speculative.dspark_confidence_source import FLAG, check_arguments
 from sglang.srt.speculative.dspark_draft_probability import (
     DraftProbability,
     connect_draft_probability,
@@ -200,6 +200,16 @@ class TestRefusals(Source):
             message = str(caught.exception)
             self.assertIn(f"{FLAG} {DRAFT}", message)
             self.assertIn(f"--speculative-algorithm is {algorithm}", message)
+
+    def test_a_mode_without_confidence(self):
+        """Red if the flag does nothing in silence, or warns where it works."""
+        arguments = SimpleNamespace(speculative_algorithm="DSPARK")
+        with self.assertLogs(HEADS_LOGGER, "WARNING") as logged:
+            with environment(SGLANG_RAGGED_VERIFY_MODE="static"):
+                check_arguments(arguments)
+        self.assertIn(FLAG, logged.output[0])
+        with self.assertNoLogs(HEADS_LOGGER, "WARNING"):
+            check_arguments(arguments)
 
     def test_a_megakernel(self):
         """Red if a draft whose steps leave no logits starts, or is refused with the
