@@ -67,8 +67,6 @@ def _position(axes: Any, entry: dict[str, Any]) -> None:
         ("with temperature", AFTER, entry["after"]),
     ):
         bins = part["bins"]
-        if not bins:
-            continue
         x, y = ([one[key] for one in bins] for key in ("predicted", "observed"))
         # Rounding may leave an end of the interval a hair inside the share.
         low = [max(0.0, o["observed"] - o["observed_low"]) for o in bins]
