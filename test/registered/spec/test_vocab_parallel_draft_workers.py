@@ -12,12 +12,12 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative import (
+    multi_layer_eagle_draft_extend_cuda_graph_runner as multi_layer_graphs,
+)
 from sglang.srt.speculative import multi_layer_eagle_worker_v2 as multi_layer
 from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner import (
-    MultiLayerEagleDraftExtendCudaGraphRunner,
-)
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
 
@@ -171,7 +171,7 @@ class TestMultiLayerGraphRunner(BothPathsCase):
     """The hook for the selection inside a captured draft extend."""
 
     def topk(self, packed, pruned):
-        runner_class = MultiLayerEagleDraftExtendCudaGraphRunner
+        runner_class = multi_layer_graphs.MultiLayerEagleDraftExtendCudaGraphRunner
         runner = runner_class.__new__(runner_class)
         runner.prune_draft_extend_logits, runner.topk = pruned, 1
         runner.eagle_worker = SimpleNamespace(vocab_parallel_draft=packed)

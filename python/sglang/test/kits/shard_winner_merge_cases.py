@@ -3,6 +3,8 @@
 Mix-ins for a ``ShardWinnerCase``, whose ``impl`` and ``device`` they run on.
 """
 
+import math
+
 import numpy as np
 import torch
 
@@ -16,7 +18,6 @@ from sglang.test.kits.shard_winner_kit import (
     assert_logsumexp,
     even_bounds,
     reference_merge,
-    rewrite_zero_words,
     words_of,
 )
 from sglang.test.kits.shard_winner_selection_cases import random_logits

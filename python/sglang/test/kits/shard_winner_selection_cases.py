@@ -5,7 +5,6 @@ Mix-ins for a ``ShardWinnerCase``, whose ``impl`` and ``device`` they run on.
 
 import math
 
-import numpy as np
 import torch
 
 from sglang.kernels.ops.speculative.shard_winner import (
@@ -14,13 +13,7 @@ from sglang.kernels.ops.speculative.shard_winner import (
     shard_winner,
 )
 from sglang.test.kits.shard_winner_kit import (
-    MERGE_CASES,
-    MERGE_VOCAB,
-    assert_logsumexp,
-    even_bounds,
-    reference_merge,
     rewrite_zero_words,
-    words_of,
 )
 
 BF16 = torch.bfloat16
