@@ -30,7 +30,7 @@ CANDIDATES = [1, 2, NUM_STEPS, 5]
 CONFIG = {
     "confidence_threshold": 0.3,
     "1": {"candidate_steps": CANDIDATES},
-    "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.62},
+    "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.68},
 }
 NAMES = ("alone", "together")
 POLICY = ("--speculative-adaptive", "--speculative-adaptive-policy", "confidence")
@@ -101,7 +101,7 @@ def test_probabilities_are_the_softmax_of_the_dense_logits(
     """Red when a probability belongs to another token, step or request, or is off by
     more than the contract allows."""
     found = references(events_of(off.events[0], name))
-    assert len(found) > 50
+    assert len(found) > 20
     assert [x for x in found if abs(x[0] - x[1]) > x[2]] == []
     # Not all alike: a constant would be close to itself.
     assert max(p for p, *_ in found) - min(p for p, *_ in found) > 0.1
