@@ -91,10 +91,10 @@ def from_servers(args: argparse.Namespace) -> dict[str, Any]:
         if name in Settings.__dataclass_fields__
     }
     model_path = args.model_path or prepare(ROOT / "build" / "models" / "two-classes")
-    options["model_path"] = model_path.resolve()
-    settings = Settings(
-        **options | {name: options[name].resolve() for name in ("out", "fork")}
-    )
+    options["model_path"] = model_path
+    # A link is kept: the report names what was asked for.
+    paths = ("model_path", "out", "fork")
+    settings = Settings(**options | {name: options[name].absolute() for name in paths})
     check_inputs(settings)
     if args.prompts is None:
         prompts = prompts_for(settings, settings.requests, settings.seed)

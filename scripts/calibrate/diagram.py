@@ -14,6 +14,8 @@ from matplotlib import pyplot as plt  # noqa: E402
 
 BEFORE, AFTER = "#8c8c8c", "#1f77b4"
 _COLUMNS = 4
+# Area of a dot that holds all outcomes, in points squared.
+_DOT = 160.0
 
 
 def draw(report: dict[str, Any], folder: Path) -> list[Path]:
@@ -52,10 +54,14 @@ def _reliability(report: dict[str, Any]) -> Any:
     for axes in grid.flat[len(positions) :]:
         axes.set_visible(False)
     figure.supxlabel("predicted acceptance", fontsize=9)
-    figure.supylabel("observed acceptance, 95 % interval", fontsize=9)
+    figure.supylabel(
+        "observed acceptance, 95 % interval; area: share of the outcomes", fontsize=9
+    )
     first = grid[0][0]
     if first.get_legend_handles_labels()[0]:
-        first.legend(frameon=False, loc="upper left", fontsize=7)
+        legend = first.legend(frameon=False, loc="upper left", fontsize=7)
+        for handle in legend.legend_handles:
+            handle.set_sizes([20.0])
     figure.suptitle("Draft probability against acceptance, by position")
     return figure
 
@@ -67,22 +73,15 @@ def _position(axes: Any, entry: dict[str, Any]) -> None:
         ("with temperature", AFTER, entry["after"]),
     ):
         bins = part["bins"]
-        if not bins:
-            continue
         x, y = ([one[key] for one in bins] for key in ("predicted", "observed"))
         # Rounding may leave an end of the interval a hair inside the share.
         low = [max(0.0, o["observed"] - o["observed_low"]) for o in bins]
         high = [max(0.0, o["observed_high"] - o["observed"]) for o in bins]
-        axes.errorbar(
-            x,
-            y,
-            yerr=[low, high],
-            fmt="o-",
-            color=color,
-            label=name,
-            markersize=3.5,
-            linewidth=1,
-            elinewidth=0.6,
+        axes.errorbar(x, y, yerr=[low, high], fmt="none", ecolor=color, elinewidth=0.6)
+        share = [one["count"] / max(1, entry["samples"]) for one in bins]
+        sizes = [_DOT * (0.1 + value) for value in share]
+        axes.scatter(
+            x, y, sizes, color=color, alpha=0.8, label=name, linewidths=0, clip_on=False
         )
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)

@@ -157,12 +157,12 @@ def _collect(
         if completion.error is not None:
             raise RequestFailed(completion.error)
     verifies = sum(c.verify_rounds or 0 for c in [*warm_up, *completions])
-    pairs = _settled_pairs(settings, verifies)
+    pairs = settled_pairs(settings, verifies)
     say(f"    {len(contents)} requests for the fit: {len(pairs)} verifies collected")
     return pairs
 
 
-def _settled_pairs(settings: Settings, verifies: int) -> Pairs:
+def settled_pairs(settings: Settings, verifies: int) -> Pairs:
     """The server's shards once they hold `verifies` rows; RequestFailed if never."""
     deadline = time.monotonic() + _SHARDS_TIMEOUT_S
     while True:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from scripts.calibrate import __main__ as program
+from scripts.calibrate import measure
 from scripts.calibrate.measure import ArmRun, Prompt, Round
 from scripts.calibrate.pairs import Pairs
 from scripts.calibrate.policy import policy_figures
@@ -17,7 +18,7 @@ from scripts.calibrate.positions import fit_positions
 from scripts.calibrate.report import build_report
 from scripts.calibrate.settings import Settings
 from scripts.calibrate.table import render
-from scripts.serving import Completion
+from scripts.serving import Completion, RequestFailed
 from sglang.srt.speculative.draft_confidence import load_temperatures
 
 HARDWARE = {"cpu": "a processor", "cores": 2}
@@ -232,3 +233,15 @@ def test_arms_differ_in_the_policy_alone() -> None:
         for arm in settings.order
     ]
     assert collects == [True, False, False, False]
+
+
+def test_a_lost_verify_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red when a server that wrote fewer verifies than it answered with passes."""
+    monkeypatch.setattr(measure, "_SHARDS_TIMEOUT_S", 0.0)
+    settings = Settings(tmp_path, tmp_path, tmp_path)
+    settings.shard_stem.parent.mkdir()
+    shard = {"logits": torch.zeros(3, 2), "prefix_mask": torch.ones(3, 2)}
+    torch.save(shard, f"{settings.shard_stem}.steps2.0.pt")
+    assert len(measure.settled_pairs(settings, 3)) == 3
+    with pytest.raises(RequestFailed, match="4 verifies.*3 rows"):
+        measure.settled_pairs(settings, 4)
