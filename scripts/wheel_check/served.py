@@ -16,6 +16,8 @@ from scripts.serving.client import get_json
 from scripts.serving.status import find_draft_path
 
 NEW_TOKENS = 24
+# What the two packages have to agree on.
+KEPT = ("output_ids", "accept_length", "verify_rounds", "correct_histogram", "error")
 PROMPTS = [[300, 1, 5, 900], [17, 44, 901, 6]]
 
 
@@ -36,7 +38,7 @@ def serve(folder: Path, packed: bool) -> dict[str, Any]:
     return {
         "version": info.get("version"),
         "draft_path": find_draft_path(info),
-        "answers": [asdict(answer) | {"latency_s": None} for answer in answers],
+        "answers": [{key: asdict(answer)[key] for key in KEPT} for answer in answers],
         "strays": roots.strays(files),
         "from_site_packages": site / "sglang/launch_server.py" in files,
         "feature_files": feature_files(files, site),

@@ -11,7 +11,9 @@ from sglang.srt.layers.dense_logsumexp import dense_logsumexp
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.vocab_parallel_draft import VocabParallelDraft
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.speculative import eagle_worker_v2
+from sglang.srt.speculative import (
+    eagle_worker_v2,
+)
 from sglang.srt.speculative import (
     multi_layer_eagle_draft_extend_cuda_graph_runner as multi_layer_graphs,
 )

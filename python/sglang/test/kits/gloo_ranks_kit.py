@@ -51,6 +51,17 @@ def run_ranks(
                     process.kill()
 
 
+def gather_cpu_tensors() -> None:
+    """SGLang's groups of this process gather tensors of a CPU as they are.
+
+    They do so with ``SGLANG_USE_CPU_ENGINE=1``, which also asks for the CPU build of
+    ``sgl_kernel``; otherwise they take an operator that only accelerators have.
+    """
+    from sglang.srt.distributed import parallel_state
+
+    parallel_state._is_cpu = True
+
+
 def _receive(
     rank: int,
     process: multiprocessing.process.BaseProcess,
