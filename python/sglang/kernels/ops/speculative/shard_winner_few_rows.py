@@ -88,8 +88,17 @@ def _reduce_row(row: torch.Tensor, softcap: Optional[float]) -> Row:
     column = _first_maximum(values)
     top = values[column].item()
     shift = min(max(top, -FLOAT32_MAX), FLOAT32_MAX)
-    total = values.sub_(shift).mul_(LOG2_E).exp2_().sum().item()
+    total = _sum(values.sub_(shift).mul_(LOG2_E).exp2_())
     return top, column, (math.log(total) if total else -math.inf) + shift
+
+
+def _sum(values: torch.Tensor) -> float:
+    """Block by block: how a long row is summed up depends on the number of threads."""
+    whole = values.shape[0] // BLOCK * BLOCK
+    total = values[:whole].view(-1, BLOCK).sum(dim=1).sum().item()
+    if whole < values.shape[0]:
+        total += values[whole:].sum().item()
+    return total
 
 
 def _first_maximum(values: torch.Tensor) -> int:

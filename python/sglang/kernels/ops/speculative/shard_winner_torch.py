@@ -9,10 +9,10 @@ from typing import Callable, Optional, Tuple
 
 import torch
 
-# Measured with benchmark/vocab_parallel_draft/bench_workspace.py: the FP32 workspace of
-# a thread stays in its cache, and each torch operation has enough to do.
+# Measured with benchmark/vocab_parallel_draft/bench_workspace.py: the FP32 workspace
+# stays in the cache, and each torch operation has enough to do. The same for any number of
+# threads: ranks that reduce the same logits get the same bits.
 WORKSPACE_ELEMENTS = 1 << 19
-_WORKSPACE_THREADS = 2
 _MIN_CHUNK_COLUMNS = 1024
 BLOCK = 128
 """Columns of a block: the winner's block is found first, its column after."""
@@ -119,9 +119,8 @@ def reduce_tiles(
 
 def _tile_shape(rows: int, width: int) -> Tuple[int, int]:
     """Rows and columns that the FP32 workspace holds at a time."""
-    elements = WORKSPACE_ELEMENTS * min(torch.get_num_threads(), _WORKSPACE_THREADS)
-    chunk = max(elements // rows // BLOCK * BLOCK, _MIN_CHUNK_COLUMNS)
-    return min(elements // chunk, rows), min(chunk, width)
+    chunk = max(WORKSPACE_ELEMENTS // rows // BLOCK * BLOCK, _MIN_CHUNK_COLUMNS)
+    return min(WORKSPACE_ELEMENTS // chunk, rows), min(chunk, width)
 
 
 def _reduce_tile(
