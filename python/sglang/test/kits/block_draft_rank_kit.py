@@ -11,7 +11,7 @@ from sglang.srt.distributed.device_communicators.vocab_gather import make_vocab_
 from sglang.srt.distributed.parallel_state import init_model_parallel_group
 from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from sglang.srt.speculative.vocab_parallel_shard_winners import ShardWinners
-from sglang.test.kits.gloo_ranks_kit import gather_cpu_tensors
+from sglang.test.kits.gloo_ranks_kit import take_cpu_paths
 
 _PADDING = 64
 
@@ -22,7 +22,7 @@ class CountedGroup:
     METHODS = ("all_gather", "all_gather_into_tensor", "all_reduce", "broadcast")
 
     def __init__(self, rank: int, world_size: int):
-        gather_cpu_tensors()
+        take_cpu_paths()
         self._group = init_model_parallel_group(
             [list(range(world_size))],
             local_rank=rank,

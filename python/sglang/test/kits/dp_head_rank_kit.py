@@ -25,7 +25,7 @@ from sglang.srt.layers.logits_processor import LogitsMetadata, LogitsProcessor
 from sglang.srt.layers.vocab_parallel_embedding import ParallelLMHead
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context, get_flags, get_parallel
-from sglang.test.kits.gloo_ranks_kit import gather_cpu_tensors
+from sglang.test.kits.gloo_ranks_kit import take_cpu_paths
 
 VOCAB, HIDDEN = 1024, 32
 
@@ -47,7 +47,7 @@ def head_on_rank(
     rows of every replica."""
     # A CUDA build of torch brings NCCL, which would be tried on CPU groups.
     os.environ["SGLANG_NCCL_SO_PATH"] = "/nonexistent"
-    gather_cpu_tensors()
+    take_cpu_paths()
     init_distributed_environment(world_size, rank, local_rank=rank, backend="gloo")
     attn_tp = world_size // layout.dp
     replica = rank // attn_tp

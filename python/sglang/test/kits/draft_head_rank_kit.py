@@ -28,7 +28,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.adaptive_confidence import Estimator, choose_steps
 from sglang.srt.speculative.draft_confidence import selected_probability
-from sglang.test.kits.gloo_ranks_kit import gather_cpu_tensors
+from sglang.test.kits.gloo_ranks_kit import take_cpu_paths
 
 VOCAB, DRAFT_VOCAB, HIDDEN, ROWS = 1003, 500, 32, 9
 SCALE, SOFTCAP = 0.5, 3.0
@@ -80,7 +80,7 @@ def heads_on_rank(
     sizes = dict(tp_size=world_size, device="cpu")
     # A CUDA build of torch brings NCCL, which would be tried on CPU groups.
     os.environ["SGLANG_NCCL_SO_PATH"] = "/nonexistent"
-    gather_cpu_tensors()
+    take_cpu_paths()
     init_distributed_environment(world_size, rank, local_rank=rank, backend="gloo")
     flags = dict(
         speculative_vocab_parallel_draft="on",

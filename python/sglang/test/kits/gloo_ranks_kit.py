@@ -51,15 +51,17 @@ def run_ranks(
                     process.kill()
 
 
-def gather_cpu_tensors() -> None:
-    """SGLang's groups of this process gather tensors of a CPU as they are.
+def take_cpu_paths() -> None:
+    """SGLang's groups and logits processors of this process work on a CPU.
 
     They do so with ``SGLANG_USE_CPU_ENGINE=1``, which also asks for the CPU build of
-    ``sgl_kernel``; otherwise they take an operator that only accelerators have.
+    ``sgl_kernel``; otherwise they take operators that only accelerators have.
     """
     from sglang.srt.distributed import parallel_state
+    from sglang.srt.layers import dp_attention, logits_processor
 
-    parallel_state._is_cpu = True
+    parallel_state._is_cpu = logits_processor._is_cpu = True
+    dp_attention.memcpy_func = dp_attention.memcpy_cpu
 
 
 def _receive(

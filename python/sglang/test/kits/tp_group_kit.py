@@ -15,7 +15,7 @@ from sglang.srt.distributed.parallel_state import (
     initialize_model_parallel,
 )
 from sglang.srt.runtime_context import get_parallel
-from sglang.test.kits.gloo_ranks_kit import gather_cpu_tensors
+from sglang.test.kits.gloo_ranks_kit import take_cpu_paths
 from sglang.test.test_utils import publish_build_topology
 
 
@@ -26,7 +26,7 @@ def init_group(rank: int, world_size: int, local_rank: int, device: str) -> Any:
     if on_cpu:
         # A CUDA build of torch brings NCCL, which wants CUDA devices.
         os.environ.setdefault("SGLANG_NCCL_SO_PATH", "/nonexistent")
-        gather_cpu_tensors()
+        take_cpu_paths()
     else:
         torch.cuda.set_device(local_rank)
     init_distributed_environment(
