@@ -51,6 +51,7 @@ def _arm(runs: Sequence[ArmRun], prompts: Sequence[Prompt], arm: str) -> dict[st
     return {
         "verified_tokens": spread.median if spread else None,
         "verified_tokens_by_round": verified,
+        "verify_rounds": sum(c.verify_rounds or 0 for c in rounds[0].completions),
         "output_tok_per_s": speed.median,
         "output_tok_per_s_spread": speed.to_dict(),
         "output_tokens": sum(len(c.output_ids) for c in rounds[0].completions),

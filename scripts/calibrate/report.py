@@ -10,7 +10,7 @@ from scripts.calibrate.measure import ArmRun, Prompt
 from scripts.calibrate.pairs import Pairs
 from scripts.calibrate.policy import policy_figures
 from scripts.calibrate.positions import accept_length_figures, position_figures
-from scripts.calibrate.settings import ROOT, Settings
+from scripts.calibrate.settings import Settings
 from scripts.calibrate.statistics import (
     MAX_TEMPERATURE,
     MIN_SAMPLES,
@@ -18,6 +18,7 @@ from scripts.calibrate.statistics import (
     NUM_BINS,
     Fit,
 )
+from scripts.serving.plain import plain
 
 DEFINITIONS = {
     "positions": "position i is the i-th drafted token of a chain; its outcomes are those "
@@ -67,12 +68,12 @@ def build_report(
     }
     if settings is not None:
         report |= {
-            "model": _plain(settings.model_path),
-            "tp": settings.tp,
+            "model": plain(settings.model_path),
+            "tp": settings.tp if settings.server_args is None else None,
             "num_steps": settings.num_steps,
             "sglang_version": runs[0].sglang_version if runs else None,
-            "settings": _plain(asdict(settings)),
-            "commands": {run.arm: " ".join(_plain(run.command)) for run in runs},
+            "settings": plain(asdict(settings)),
+            "commands": {run.arm: " ".join(plain(run.command)) for run in runs},
             "servers": [
                 {"arm": run.arm, "start_s": run.start_s, "server_info": run.state}
                 for run in runs
@@ -95,14 +96,3 @@ def checks(report: dict[str, Any]) -> dict[str, bool]:
         ours, theirs = (policy[arm]["verified_tokens"] for arm in ("with", "without"))
         result["fewer_verified_tokens"] = bool(ours and theirs and ours < theirs)
     return result
-
-
-def _plain(value: Any) -> Any:
-    """Paths inside the repository become relative, other unusual types strings."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return str(value).replace(f"{ROOT}/", "")

@@ -58,6 +58,8 @@ class Settings:
             raise ValueError(f"--order: {unknown} is not one of {list(ARMS)}")
         if self.order[:1] != ("fixed",):
             raise ValueError("--order: starts with fixed, whose pairs the others need")
+        if self.order.count("fixed") > 1:
+            raise ValueError("--order: fixed once, a second would mix its pairs in")
         for name in _FROM_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')}: from 1")
@@ -87,7 +89,8 @@ class Settings:
 
     def _engine_args(self) -> list[str]:
         if self.server_args is not None:
-            return list(self.server_args)
+            # A warm-up of the server's own would be among the pairs.
+            return [*self.server_args, "--skip-server-warmup"]
         length = self.prompt_tokens + self.output_tokens + 2 * self.num_steps + 2
         args = cpu_engine.engine_args(
             tp=self.tp,

@@ -41,7 +41,9 @@ def _position(entry: dict[str, Any]) -> str:
 
 
 def _policy(policy: dict[str, Any]) -> list[str]:
-    lines = ["arm      verified tokens  output tok/s  accept length by class"]
+    lines = [
+        "arm      verified tokens  verify rounds  output tok/s  accept length by class"
+    ]
     for name, arm in policy.items():
         if not isinstance(arm, dict):
             continue
@@ -51,7 +53,8 @@ def _policy(policy: dict[str, Any]) -> list[str]:
         )
         verified = _number(arm["verified_tokens"], 0)
         speed = _number(arm["output_tok_per_s"], 1)
-        lines.append(f"{name:8} {verified:>15}  {speed:>12}  {classes}")
+        rounds = arm["verify_rounds"]
+        lines.append(f"{name:8} {verified:>15}  {rounds:>13}  {speed:>12}  {classes}")
     same = "identical" if policy["outputs_identical"] else "NOT identical"
     return [*lines, f"outputs of {policy['requests_compared']} prompts: {same}"]
 

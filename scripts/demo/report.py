@@ -15,6 +15,7 @@ from scripts.demo.compare import (
 )
 from scripts.demo.measure import ArmRun, Phase
 from scripts.demo.settings import ROOT, Settings
+from scripts.serving.plain import plain
 from scripts.serving.spread import Spread
 
 DEFINITIONS = {
@@ -63,7 +64,7 @@ def build_report(
     }
     report["checks"] = checks(settings, report)
     report["definitions"] = DEFINITIONS
-    report["settings"] = _plain(asdict(settings))
+    report["settings"] = plain(asdict(settings))
     report["runs"] = [_run_dict(run) for run in runs]
     return report
 
@@ -138,7 +139,7 @@ def _speedup(runs: Sequence[ArmRun], level: int) -> float:
 
 def _run_dict(run: ArmRun) -> dict[str, Any]:
     fields = {k: v for k, v in vars(run).items() if k != "phases"}
-    return _plain(fields) | {"phases": [_phase_dict(phase) for phase in run.phases]}
+    return plain(fields) | {"phases": [_phase_dict(phase) for phase in run.phases]}
 
 
 def _phase_dict(phase: Phase) -> dict[str, Any]:
@@ -159,17 +160,6 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
 def _model_name(settings: Settings) -> str:
     path = settings.model_path
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def _plain(value: Any) -> Any:
-    """Paths inside the repository become relative, other unusual types strings."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    return str(value).replace(f"{ROOT}/", "")
 
 
 def _ratio(part: float, whole: float) -> float | None:

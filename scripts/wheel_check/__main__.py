@@ -178,6 +178,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"wheel_check: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("wheel_check: interrupted, every server was stopped", file=sys.stderr)
+        return 130
     finally:
         if not args.keep:
             shutil.rmtree(out / "env", ignore_errors=True)

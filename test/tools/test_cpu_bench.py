@@ -30,6 +30,14 @@ def test_a_table_of_one_case(script, options, columns):
     assert f"\n{columns}" in table
 
 
+def test_the_word_of_the_log_sum_exp(tmp_path):
+    # Red if what it takes from the reduction was renamed, or its arms choose other ids.
+    size = ["--tp", "2", "--vocab", "2000", "--rows", "1", "--seconds", "0.1"]
+    output = tmp_path / "word.json"
+    run("bench_logsumexp_word.py", *size, "--output", str(output))
+    assert output.stat().st_size > 0
+
+
 def test_the_sampling_layer_writes_its_report(tmp_path):
     # Red if an arm cannot run, or the report lacks its spread or memory.
     size = ["--tp", "2", "--vocab", "32000", "--rows", "1", "--seconds", "0.1"]

@@ -36,7 +36,7 @@ def completion(ids: list[int], verified: int | None) -> Completion:
     return Completion(
         output_ids=ids,
         accept_length=None if verified is None else 2.0,
-        verify_rounds=None,
+        verify_rounds=None if verified is None else verified // 5,
         proposed_drafts=None,
         latency_s=1.0,
         verified_tokens=verified,
@@ -86,6 +86,7 @@ def test_policy_figures() -> None:
     or when a server without speculation gets a number."""
     figures = policy_figures(runs(), PROMPTS)
     verified = {arm: figures[arm]["verified_tokens"] for arm in ROUNDS}
+    assert [figures[arm]["verify_rounds"] for arm in ROUNDS] == [20, 0, 10, 7]
     assert verified == {"fixed": 100, "none": None, "without": 50, "with": 35}
     assert figures["with"]["output_tok_per_s"] == 2.0
     assert figures["outputs_identical"] and figures["requests_compared"] == 2
@@ -184,6 +185,7 @@ def test_all_diagrams(tmp_path: Path) -> None:
         (["--model-path", "none"], "--model-path"),
         (["--order", "with,fixed"], "--order"),
         (["--order", "fixed,both"], "both"),
+        (["--order", "fixed,with,fixed"], "fixed once"),
         (["--rounds", "0"], "--rounds"),
         (["--prompts", "none.txt"], "--prompts none.txt"),
         (["--tp", "3"], "--tp 3"),
