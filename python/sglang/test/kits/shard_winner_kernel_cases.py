@@ -18,6 +18,7 @@ from sglang.test.kits import shard_winner_numeric_cases as numerics
 from sglang.test.kits import shard_winner_selection_cases as selection
 from sglang.test.kits.shard_winner_kit import (
     assert_matches_reference,
+    even_bounds,
     reference_selection,
 )
 
@@ -108,7 +109,7 @@ class KernelCases:
         rows, vocab, tp = 70, 1003, 12
         logits = selection.random_logits(rows, vocab)
         parts = []
-        for start, end in selection.even_bounds(vocab, tp):
+        for start, end in even_bounds(vocab, tp):
             shard = logits[:, start:end].to(self.device)
             parts.append(
                 shard_winner(
