@@ -1,6 +1,9 @@
 """Whether a worker collects probabilities, and which policy its adaptive steps get."""
 
+import json
+import tempfile
 import unittest
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -87,7 +90,9 @@ class TestInstall(CustomTestCase):
         (runner,) = worker.draft_worker.draft_runners
         self.assertIsNone(worker.draft_worker.draft_confidence)
         self.assertIsNone(runner.model.logits_processor.draft_logsumexp)
-        self.assertIs(type(worker.adaptive_controller.params), AdaptiveSpeculativeParams)
+        self.assertIs(
+            type(worker.adaptive_controller.params), AdaptiveSpeculativeParams
+        )
 
     def test_the_policy_comes_with_the_collection(self):
         """Red when a server that collects keeps SGLang's policy, or starts elsewhere."""
@@ -98,6 +103,24 @@ class TestInstall(CustomTestCase):
         policy = worker.adaptive_controller.params
         self.assertIsInstance(policy, ConfidencePolicy)
         self.assertEqual(policy.get_steps_for_batch(1), 3)
+
+    def test_the_policys_temperatures(self):
+        """Red when the policy does not scale by the file that the server was given."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        path = Path(folder) / "temperatures.json"
+        worker = spec_worker()
+        steps = max(worker.adaptive_controller.candidate_steps)
+        path.write_text(json.dumps({"temperatures": [1e6] * steps}))
+        self.install(worker, speculative_draft_confidence_temperatures=str(path))
+        policy = worker.adaptive_controller.params
+        # Scaled to 0.5 a position: sure drafts of three steps would stay.
+        sure = SimpleNamespace(
+            draft_probability=torch.full((1, 3), 0.99),
+            next_draft_probability=torch.full((1, 1), 0.99),
+        )
+        policy.observe(sure)
+        policy.on_verify_complete([3], 1)
+        self.assertLess(policy.get_steps_for_batch(1), 3)
 
     def test_accept_lengths_where_nothing_is_collected(self):
         """Red when the policy that nothing is collected for is left in place, where its
@@ -140,8 +163,12 @@ class TestInstall(CustomTestCase):
     def test_a_head_that_does_not_run_on_another_rank(self):
         """Red when one rank collects, and chooses steps by it, and another does not."""
         worker, told = spec_worker(), []
-        group = SimpleNamespace(all_gather_object=lambda x: told.append(x) or [x, False])
-        two = SimpleNamespace(tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1)
+        group = SimpleNamespace(
+            all_gather_object=lambda x: told.append(x) or [x, False]
+        )
+        two = SimpleNamespace(
+            tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1
+        )
         with patch.object(module, "get_parallel", lambda: two):
             self.install(worker)
         self.assertEqual(told, [True])

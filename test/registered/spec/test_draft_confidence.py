@@ -175,9 +175,7 @@ class TestTemperatureFile(CustomTestCase):
 
     def test_a_missing_file(self):
         """Red when a wrong path ends in a bare OSError."""
-        with self.assertRaisesRegex(
-            ValueError, f"{TEMPERATURES_FLAG}: .*No such file"
-        ):
+        with self.assertRaisesRegex(ValueError, f"{TEMPERATURES_FLAG}: .*No such file"):
             load_temperatures(self.path, 2)
 
 
