@@ -124,7 +124,9 @@ def test_confidence_tells_the_classes_apart(seen: Seen) -> None:
 
 
 def test_server_info(seen: Seen) -> None:
-    """Red when the server's averages are those of an interval, or of one request."""
+    """Red when the server's averages are those of an interval, or of one request, or
+    it does not say that it collects."""
+    assert seen.state["draft_confidence"] == {"collects": True}
     probability = 1 / (1 + np.exp(-seen.pairs.logits))
     confidence = seen.state["avg_spec_draft_confidence"]
     assert confidence == pytest.approx(probability.mean(), abs=1e-5)

@@ -138,8 +138,25 @@ def test_each_chain_is_reported_whole(off: Recording, on: Recording) -> None:
         reported = [len(e.verified[0]) for e in events if e.site == EXTEND]
         assert chains == reported
         assert len(set(chains)) > 1 and set(chains) <= set(CANDIDATES)
-        assert all(len(e.probability[0]) == 1 for e in events if e.site != CHAIN)
-        assert [e.probability[0][0] for e in events if e.site == SEED]
+
+
+def test_a_chain_starts_with_its_seed(off: Recording, on: Recording) -> None:
+    """Red when a seed's probability is another request's or round's, is lost on the way
+    from the prefill, or is none."""
+    for arm in (off, on):
+        events = events_of(arm.events[0], "alone")
+        seeds: dict[str, float] = {}
+        found = []
+        for event in events:
+            if event.site == EXTEND and event.verified:
+                chains = zip(event.rids, event.verified, strict=True)
+                found += [(seeds[rid], chain[0]) for rid, chain in chains]
+            if event.site != CHAIN:
+                handed_on = zip(event.rids, event.probability, strict=True)
+                seeds |= {rid: seed for rid, (seed,) in handed_on}
+                assert all(0 < seed <= 1 for seed in seeds.values())
+        assert len({e.rids[0] for e in events if e.site == SEED}) == len(seeds) > 0
+        assert found and [pair for pair in found if pair[0] != pair[1]] == []
 
 
 def test_rounds_of_no_steps(off: Recording, on: Recording) -> None:

@@ -173,10 +173,10 @@ class TestTemperatureFile(CustomTestCase):
             for part in (TEMPERATURES_FLAG, self.path, cause):
                 self.assertIn(part, str(caught.exception))
 
-    def test_a_missing_file_and_another_flag(self):
-        """Red when a wrong path ends in a bare OSError, or names the wrong flag."""
-        with self.assertRaisesRegex(ValueError, "--other-flag: .*No such file"):
-            load_temperatures(self.path, 2, flag="--other-flag")
+    def test_a_missing_file(self):
+        """Red when a wrong path ends in a bare OSError."""
+        with self.assertRaisesRegex(ValueError, f"{TEMPERATURES_FLAG}: .*No such file"):
+            load_temperatures(self.path, 2)
 
 
 if __name__ == "__main__":

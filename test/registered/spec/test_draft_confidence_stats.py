@@ -8,8 +8,14 @@ import torch
 
 from sglang.srt.managers.io_struct import unwrap_from_pickle, wrap_as_pickle
 from sglang.srt.managers.multi_tokenizer_mixin import _extract_field_by_index
+from sglang.srt.managers.scheduler_components.batch_result_processor import (
+    SchedulerBatchResultProcessor,
+)
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
+from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.observability.metrics_collector import SchedulerStats
+from sglang.srt.speculative.adaptive_confidence import ConfidencePolicy
+from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
 from sglang.srt.speculative.draft_confidence_stats import (
     DraftConfidenceStats,
     DraftConfidenceTotals,
@@ -40,22 +46,22 @@ class TestTotals(CustomTestCase):
         """Red when the length leaves the bonus token out, or adds probabilities where
         it should add survivals."""
         rows = verify_totals(CHAINS)
-        self.assertEqual([row.probability for row in rows], [0.75, 1.5, 1.0])
-        self.assertEqual([row.accept_length for row in rows], [1.625, 2.5, 1.0])
+        self.assertEqual([row.probability_sum for row in rows], [0.75, 1.5, 1.0])
+        self.assertEqual([row.accept_length_sum for row in rows], [1.625, 2.5, 1.0])
         self.assertEqual([row.num_drafts for row in rows], [2, 2, 2])
 
     def test_temperatures_scale_the_length_only(self):
         """Red when the mean probability stops being the exact one, or the length is not
         the calibrated one."""
         (row,) = verify_totals(torch.tensor([[0.8]]), torch.tensor([2.0]))
-        self.assertAlmostEqual(row.probability, 0.8, places=6)
+        self.assertAlmostEqual(row.probability_sum, 0.8, places=6)
         scaled = 1 / (1 + math.exp(-math.log(4.0) / 2))
-        self.assertAlmostEqual(row.accept_length, 1 + scaled, places=6)
+        self.assertAlmostEqual(row.accept_length_sum, 1 + scaled, places=6)
 
     def test_a_verify_without_drafts(self):
         """Red when a verify of zero adaptive steps divides by zero, or is not counted."""
         (row,) = verify_totals(torch.empty(1, 0))
-        self.assertEqual((row.num_verifies, row.accept_length), (1, 1.0))
+        self.assertEqual((row.num_verifies, row.accept_length_sum), (1, 1.0))
         info = row.meta_info()
         self.assertEqual(info["spec_draft_confidence"], 0.0)
         self.assertEqual(info["spec_num_verified_tokens"], 1)
@@ -81,7 +87,7 @@ class TestStats(CustomTestCase):
         reqs = [request(retracted=True), request(), request(finished=True)]
         stats.note_verify(reqs, result_of(CHAINS, [0, 2, 0]), 3)
         self.assertIsNone(reqs[0].draft_confidence)
-        self.assertEqual(reqs[1].draft_confidence.probability, 1.5)
+        self.assertEqual(reqs[1].draft_confidence.probability_sum, 1.5)
         self.assertIsNone(reqs[2].draft_confidence)
         self.assertEqual(stats.life.num_verifies, 1)
         stats.note_verify([request(finished=True)], result_of(CHAINS[:1], [0]), 3)
@@ -124,7 +130,9 @@ class TestStats(CustomTestCase):
         """Red when a log interval keeps the last one's sums, when an empty one zeroes
         the gauges, or when the server's life loses an interval."""
         stats, gauges = DraftConfidenceStats(), SchedulerStats()
-        self.assertEqual(stats.server_info(), {})
+        worker = SimpleNamespace(draft_confidence_status={"collects": True})
+        nothing = {"draft_confidence": {"collects": True}}
+        self.assertEqual(stats.server_info(worker), nothing)
         self.assertEqual(stats.report_interval(gauges), "")
         stats.note_verify([request()], result_of(CHAINS[:1], [1]), 3)
         self.assertIn("draft confidence: 0.38", stats.report_interval(gauges))
@@ -133,11 +141,57 @@ class TestStats(CustomTestCase):
         self.assertEqual(stats.report_interval(gauges), "")
         self.assertEqual(gauges.spec_draft_confidence, 0.75)
         self.assertEqual(gauges.spec_expected_accept_length, 2.5)
-        info = stats.server_info()
+        info = stats.server_info(worker)
         self.assertEqual(info["avg_spec_draft_confidence"], 2.25 / 4)
         self.assertEqual(info["avg_spec_expected_accept_length"], 4.125 / 2)
         stats.reset()
-        self.assertEqual(stats.server_info(), {})
+        self.assertEqual(stats.server_info(worker), nothing)
+
+
+class TestOnVerify(CustomTestCase):
+    def test_the_policy_sees_the_result_before_its_accept_lengths(self):
+        """Red when the policy decides without the probabilities of the round, or with
+        those of the round before."""
+        seen = []
+        policy = ConfidencePolicy(3)
+        worker = SimpleNamespace(
+            adaptive_controller=SimpleNamespace(params=policy),
+            on_verify_complete_cpu=lambda correct, batch_size: seen.append(
+                (policy._latest.probability, correct)
+            ),
+        )
+        processor = SimpleNamespace(
+            metrics_reporter=SimpleNamespace(
+                draft_confidence=DraftConfidenceStats(),
+                snapshot_spec_decode_metrics=lambda *_: None,
+            ),
+            model_worker=worker,
+            advance_grammar_fsm=lambda *_: None,
+        )
+        result = GenerationBatchResult(
+            next_token_ids=torch.zeros(3, dtype=torch.int64),
+            accept_lens=torch.tensor([2]),
+            speculative_num_draft_tokens=3,
+            draft_probability=CHAINS[:1],
+        )
+        # Its tokens are counted nowhere.
+        batch = SimpleNamespace(reqs=[request(finished=True)])
+        SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, batch)
+        self.assertEqual(seen, [(CHAINS[:1].tolist(), [1])])
+
+    def test_other_policies(self):
+        """Red when a worker without the policy fails, or another one is handed what it
+        does not know."""
+        for worker in (
+            SimpleNamespace(),
+            SimpleNamespace(adaptive_controller=None),
+            SimpleNamespace(
+                adaptive_controller=SimpleNamespace(params=AdaptiveSpeculativeParams(3))
+            ),
+        ):
+            stats = DraftConfidenceStats()
+            stats.on_verify(worker, [request()], result_of(CHAINS[:1], [1]), 3)
+            self.assertEqual(stats.life.num_verifies, 1)
 
 
 class TestResponse(CustomTestCase):

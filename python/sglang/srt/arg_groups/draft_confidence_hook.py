@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
+
+import torch
 
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.speculative.draft_confidence import TEMPERATURES_FLAG, load_temperatures
@@ -57,7 +59,17 @@ def _check_temperatures(cfg: Any) -> None:
             f"{cfg.speculative_algorithm}; DSPARK has "
             "--speculative-dspark-confidence-sts-path."
         )
-    load_temperatures(cfg.speculative_draft_confidence_temperatures, longest_chain(cfg))
+    server_temperatures(cfg)
+
+
+def server_temperatures(cfg: Any) -> Optional[torch.Tensor]:
+    """Temperatures of every position that the server may draft, FP32 ``[positions]``, if
+    it was given any.
+
+    ``cfg``: the ``spec`` arguments, settled or resolving.
+    """
+    path = cfg.speculative_draft_confidence_temperatures
+    return None if path is None else load_temperatures(path, longest_chain(cfg))
 
 
 def longest_chain(cfg: Any) -> int:

@@ -12,13 +12,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
+from sglang.srt.arg_groups.draft_confidence_hook import server_temperatures
 from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.adaptive_spec_params import (
     AdaptiveSpeculativeParams,
     AdaptiveStepSlot,
     _load_adaptive_config,
 )
-from sglang.srt.speculative.draft_confidence import calibrated, load_temperatures
+from sglang.srt.speculative.draft_confidence import calibrated
 
 THRESHOLD_KEY = "confidence_threshold"
 
@@ -238,9 +239,5 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
 def confidence_policy(initial_steps: int) -> ConfidencePolicy:
     """The policy that the ``--speculative-*`` arguments ask for."""
     spec = get_spec()
-    path = spec.speculative_adaptive_config
-    policy = ConfidencePolicy(initial_steps, path)
-    if (temperatures := spec.speculative_draft_confidence_temperatures) is not None:
-        steps = max(policy.candidate_steps)
-        policy._temperatures = load_temperatures(temperatures, steps)
-    return policy
+    config = spec.speculative_adaptive_config
+    return ConfidencePolicy(initial_steps, config, server_temperatures(spec))

@@ -73,8 +73,7 @@ class ChainConfidence:
 
     def begin(self, rows: int, steps: int, replays: bool) -> None:
         """Before a chain of ``rows`` requests; ``replays``: a captured graph drafts it."""
-        eager = None if replays else self._static.new_zeros((rows, steps))
-        self._chain = self._static if eager is None else eager
+        self._chain = self._static if replays else self._static.new_zeros((rows, steps))
 
     def record(
         self,

@@ -1,20 +1,24 @@
 """Whether a spec worker collects the probabilities of its chains, decided at start.
 
-The decision follows from the configuration only, and is the same on every rank.
+The decision is the same on every rank of the draft, and so is the adaptive policy that
+goes by it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from enum import Enum
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
-from sglang.srt.arg_groups.draft_confidence_hook import longest_chain
+from sglang.srt.arg_groups.draft_confidence_hook import POLICY_FLAG, longest_chain
 from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, shards_of
 from sglang.srt.runtime_context import get_exec, get_parallel, get_schedule, get_spec
+from sglang.srt.speculative.adaptive_confidence import confidence_policy
 from sglang.srt.speculative.chain_confidence import ChainConfidence
+from sglang.srt.speculative.spec_utils import draft_tp_context
 from sglang.srt.utils.common import log_info_on_rank0
 
 logger = logging.getLogger(__name__)
@@ -29,6 +33,7 @@ class OffReason(str, Enum):
     # Sampled drafts are accepted by another rule than their probability tells.
     SAMPLED_DRAFT = "sampled_draft"
     UNSUPPORTED_DEVICE = "unsupported_device"
+    UNSUPPORTED_HEAD = "unsupported_head"
 
 
 def off_reason(
@@ -53,13 +58,11 @@ def off_reason(
 def install_chain_confidence(spec_worker: Any) -> None:
     """Set up collection on a spec worker, or leave it off, and log one line.
 
-    Has to be called after the draft has its final heads and before CUDA graphs are
-    captured. The decision is also left in ``spec_worker.draft_confidence_status``.
-    Workers that report ``draft_probability`` by themselves have a class attribute
-    ``collects_draft_probability`` and are left alone.
+    Every rank of the draft's group has to call this, after the draft has its final heads
+    and before CUDA graphs are captured. The decision is also left in
+    ``spec_worker.draft_confidence_status``. The confidence policy replaces SGLang's in
+    the worker's adaptive controller only where there is something to go by.
     """
-    if getattr(type(spec_worker), "collects_draft_probability", False):
-        return
     spec = get_spec()
     draft_worker = getattr(spec_worker, "draft_worker", None)
     reason = off_reason(
@@ -69,29 +72,67 @@ def install_chain_confidence(spec_worker: Any) -> None:
         rejection_sampling=spec.speculative_use_rejection_sampling,
         device=getattr(draft_worker, "device", "cpu"),
     )
+    if reason is None and not _install_logsumexps(draft_worker):
+        reason = OffReason.UNSUPPORTED_HEAD
+    if reason is None:
+        draft_worker.draft_confidence = ChainConfidence(
+            _max_rows(), longest_chain(spec), draft_worker.device
+        )
     status: Dict[str, Any] = {"collects": reason is None}
     if reason is not None:
         status["reason"] = reason.value
     spec_worker.draft_confidence_status = status
+    details = ", ".join(f"{name}={value}" for name, value in status.items())
+    algorithm = spec.speculative_algorithm
     if get_parallel().pp_rank == 0:
-        details = ", ".join(f"{name}={value}" for name, value in status.items())
-        algorithm = spec.speculative_algorithm
         log_info_on_rank0(logger, f"Draft confidence ({algorithm}): {details}")
-    if reason is not None:
-        return
-    for runner in draft_worker.draft_runners:
-        model = runner.model
-        shards, dtype = shards_of(model.lm_head), _head_dtype(runner)
-        model.logits_processor.draft_logsumexp = DenseLogsumexp(shards, dtype)
-    draft_worker.draft_confidence = ChainConfidence(
-        _max_rows(), longest_chain(spec), draft_worker.device
-    )
+    if spec.speculative_adaptive and spec.speculative_adaptive_policy == "confidence":
+        _choose_policy(spec_worker, reason)
+
+
+def _choose_policy(spec_worker: Any, reason: Optional[OffReason]) -> None:
+    """Steps by confidence; by accept lengths, which the controller starts with, where
+    nothing is collected."""
+    if reason is None:
+        policy = confidence_policy(spec_worker.speculative_num_steps)
+        spec_worker.adaptive_controller.params = policy
+    elif get_parallel().tp_rank == get_parallel().pp_rank == 0:
+        logger.warning(
+            f"{POLICY_FLAG} confidence: nothing is collected here ({reason.value}), so "
+            "that adaptive steps go by accept lengths."
+        )
 
 
 def _max_rows() -> int:
     graphs = get_exec().graph.cuda_graph_config
     captured = graphs.decode.max_bs if graphs is not None else None
     return max(captured or 0, get_schedule().max_running_requests or 0, 1)
+
+
+def _install_logsumexps(draft_worker: Any) -> bool:
+    """Let every draft model's logits processor compute the log-sum-exp; ``False``, and
+    nothing changed, where a head of any rank does not run."""
+    layout = getattr(draft_worker, "parallel_layout", None)
+    with draft_tp_context(layout) if layout else contextlib.nullcontext():
+        found = _logsumexps(draft_worker.draft_runners)
+        if get_parallel().tp_size > 1:
+            verdicts = get_parallel().tp_group.all_gather_object(found is not None)
+            found = found if all(verdicts) else None
+    for runner, logsumexp in zip(draft_worker.draft_runners, found or ()):
+        runner.model.logits_processor.draft_logsumexp = logsumexp
+    return found is not None
+
+
+def _logsumexps(runners: Any) -> Optional[List[DenseLogsumexp]]:
+    try:
+        return [
+            DenseLogsumexp(shards_of(runner.model.lm_head), _head_dtype(runner))
+            for runner in runners
+        ]
+    except Exception:
+        # Never raises: a rank that left here alone would leave the others waiting.
+        logger.exception("the draft's LM head failed on a trial row")
+        return None
 
 
 def _head_dtype(runner: Any) -> Optional[torch.dtype]:

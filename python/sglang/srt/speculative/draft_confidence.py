@@ -100,15 +100,12 @@ def expected_accept_length(survival: torch.Tensor) -> torch.Tensor:
     return length
 
 
-def load_temperatures(
-    path: str, steps: int, flag: str = TEMPERATURES_FLAG
-) -> torch.Tensor:
+def load_temperatures(path: str, steps: int) -> torch.Tensor:
     """Temperatures of an STS file, for ``calibrated``.
 
     Args:
         path: JSON as ``sglang.benchmark.dspark_sts_fit`` writes it.
         steps: positions of the longest chain; the file has to have one temperature each.
-        flag: the command-line argument that named the file, for the message.
 
     Returns:
         FP32 ``[steps]`` on the CPU.
@@ -121,6 +118,7 @@ def load_temperatures(
         load_sts_calibration_from_path,
     )
 
+    flag = TEMPERATURES_FLAG
     try:
         temperatures = load_sts_calibration_from_path(path).temperatures
     except (OSError, ValueError) as error:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import torch
 
-from sglang.srt.arg_groups.draft_confidence_hook import longest_chain
+from sglang.srt.arg_groups.draft_confidence_hook import server_temperatures
 from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.adaptive_confidence import ConfidencePolicy
 from sglang.srt.speculative.draft_confidence import (
     calibrated,
     chain_survival,
     expected_accept_length,
-    load_temperatures,
 )
 from sglang.srt.speculative.draft_confidence_collect import DraftConfidenceCollector
 
@@ -25,36 +25,37 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.utils import GenerationBatchResult
     from sglang.srt.observability.metrics_collector import SchedulerStats
+    from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 
 
 @dataclass
 class DraftConfidenceTotals:
     """Sums over the verifies of a request or of a server.
 
-    ``num_drafts`` counts drafted tokens that a verify looked at, ``probability`` sums
-    their probabilities, ``accept_length`` the expected accept lengths.
+    ``num_drafts`` counts drafted tokens that a verify looked at, ``probability_sum`` adds
+    their probabilities, ``accept_length_sum`` the expected accept lengths.
     """
 
     num_verifies: int = 0
     num_drafts: int = 0
-    probability: float = 0.0
-    accept_length: float = 0.0
+    probability_sum: float = 0.0
+    accept_length_sum: float = 0.0
 
     def add(self, other: DraftConfidenceTotals) -> None:
         self.num_verifies += other.num_verifies
         self.num_drafts += other.num_drafts
-        self.probability += other.probability
-        self.accept_length += other.accept_length
+        self.probability_sum += other.probability_sum
+        self.accept_length_sum += other.accept_length_sum
 
     @property
     def confidence(self) -> float:
         """Mean probability of a drafted token; 0 when nothing was drafted."""
-        return self.probability / self.num_drafts if self.num_drafts else 0.0
+        return self.probability_sum / self.num_drafts if self.num_drafts else 0.0
 
     @property
     def expected_accept_length(self) -> float:
         """Mean expected accept length of a verify, bonus token included."""
-        return self.accept_length / self.num_verifies if self.num_verifies else 0.0
+        return self.accept_length_sum / self.num_verifies if self.num_verifies else 0.0
 
     def meta_info(self) -> dict[str, float]:
         """A request's fields. ``spec_num_verified_tokens``: rows that the target ran in
@@ -98,6 +99,20 @@ class DraftConfidenceStats:
         self.collector = collector
         self.interval = DraftConfidenceTotals()
         self.life = DraftConfidenceTotals()
+
+    def on_verify(
+        self,
+        worker: BaseSpecWorker,
+        reqs: Sequence[Req],
+        result: GenerationBatchResult,
+        stride: int,
+    ) -> None:
+        """Take one result on the CPU, before the worker is told its accept lengths: the
+        confidence policy decides on them with what it observes here."""
+        controller = getattr(worker, "adaptive_controller", None)
+        if controller is not None and isinstance(controller.params, ConfidencePolicy):
+            controller.params.observe(result)
+        self.note_verify(reqs, result, stride)
 
     def note_verify(
         self, reqs: Sequence[Req], result: GenerationBatchResult, stride: int
@@ -148,11 +163,13 @@ class DraftConfidenceStats:
         self.interval = DraftConfidenceTotals()
         return f"draft confidence: {confidence:.2f}, expected len: {length:.2f}, "
 
-    def server_info(self) -> dict[str, Any]:
-        """Averages of the server's life; nothing before the first verify."""
+    def server_info(self, worker: BaseSpecWorker) -> dict[str, Any]:
+        """Whether the worker collects, and averages of the server's life after its first
+        verify."""
+        info = {"draft_confidence": getattr(worker, "draft_confidence_status", None)}
         if not self.life.num_verifies:
-            return {}
-        return {
+            return info
+        return info | {
             "avg_spec_draft_confidence": self.life.confidence,
             "avg_spec_expected_accept_length": self.life.expected_accept_length,
         }
@@ -168,11 +185,6 @@ class DraftConfidenceStats:
 def create_draft_confidence_stats() -> DraftConfidenceStats:
     """The stats that the server's arguments and environment ask for."""
     return DraftConfidenceStats(
-        temperatures=_temperatures(), collector=DraftConfidenceCollector.from_env()
+        temperatures=server_temperatures(get_spec()),
+        collector=DraftConfidenceCollector.from_env(),
     )
-
-
-def _temperatures() -> Optional[torch.Tensor]:
-    spec = get_spec()
-    path = spec.speculative_draft_confidence_temperatures
-    return None if path is None else load_temperatures(path, longest_chain(spec))
