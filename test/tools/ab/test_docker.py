@@ -6,7 +6,9 @@ import http.server
 import importlib.util
 import json
 import os
+import platform
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,17 @@ case "$*" in *"$FAIL_ON"*) exit 7 ;; esac
 case "$*" in *"fork wheel"*) while [ "$1" != --out ]; do shift; done
     touch "$2/sglang-1-py3-none-any.whl" ;; esac
 """
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="hadolint's package is for x86-64"
+)
+def test_hadolint_finds_nothing() -> None:
+    """Red when an instruction breaks one of its rules."""
+    hadolint = Path(sys.executable).with_name("hadolint")
+    command = [str(hadolint), "--no-color", str(DOCKER / "Dockerfile")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def load(name: str) -> ModuleType:
