@@ -33,7 +33,7 @@ def documentation(
     page = f"{FOLDER}/{PAGE}.mdx"
     files = {page: page_text(project).encode()}
     missing = []
-    for path, change in ((ARGUMENTS, with_row), (NAVIGATION, with_entry)):
+    for path, change in ((ARGUMENTS, with_rows), (NAVIGATION, with_entry)):
         place = tree.place(path)
         if place.is_file():
             files[path] = change(project, place.read_text("utf-8")).encode()
@@ -67,17 +67,19 @@ def first_table(path: Path) -> str:
     return re.sub(LINK, r"\1", text)
 
 
-def with_row(project: Project, text: str) -> str:
-    """The arguments' page with a row for the flag, laid out as its neighbour's."""
+def with_rows(project: Project, text: str) -> str:
+    """The arguments' page with a row for every flag, laid out as their neighbour's."""
     rows = [m for m in ROW.finditer(text) if ROW_BEFORE in CELL.split(m[0])[2]]
     if len(rows) != 1 or len(CELL.findall(rows[0][0])) != 4:
         raise ForkError(
             f"{ARGUMENTS}: {len(rows)} rows of four cells for {ROW_BEFORE}, expected "
             "one; see how the table is made now and change scripts/prepare_pr/docs.py"
         )
-    cells = iter(flag_cells(project))
-    row = CELL.sub(lambda m: m[1] + next(cells) + m[3], rows[0][0])
-    return text[: rows[0].end()] + row + text[rows[0].end() :]
+    added = ""
+    for flag in [flag_cells(project), *other_flags(project)]:
+        cells = iter(flag)
+        added += CELL.sub(lambda m: m[1] + next(cells) + m[3], rows[0][0])
+    return text[: rows[0].end()] + added + text[rows[0].end() :]
 
 
 def flag_cells(project: Project) -> list[str]:
@@ -93,6 +95,16 @@ def flag_cells(project: Project) -> list[str]:
         f"{about} {meanings}",
         f"<code>{default}</code>",
         choices,
+    ]
+
+
+def other_flags(project: Project) -> list[list[str]]:
+    """The rows of the page's table of flags, in HTML: name, help, default and values."""
+    text = (project.root / SOURCE).read_text("utf-8")
+    rows = re.findall(r"^\| (`--[\w-]+`) \| (.*?) \| (.*?) \| (.*?) \|$", text, re.M)
+    return [
+        [re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(cell)) for cell in row]
+        for row in rows
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from fork.plan import new_files
 from fork.project import Project
 from prepare_pr.contents import copied
-from prepare_pr.docs import page_text
+from prepare_pr.docs import FLAG, other_flags, page_text
 from prepare_pr.stack import make_stack
 
 from sglang.test.ci.ci_register import ut_parse_one_file
@@ -123,3 +123,14 @@ def test_every_file_has_a_commit_that_stands():
     stack = make_stack({path: text.encode() for path, text in GOES.items()}, set(GOES))
     assert sum(len(commit.files) for commit in stack) == len(GOES)
     assert [commit.name for commit in stack][0] == "kernels"
+
+
+def test_every_flag_is_documented_where_flags_are():
+    """Red when an argument is added and the page, from which upstream's table of
+    arguments gets its rows, does not have it, or has none of its choices."""
+    edits = PROJECT.root / "python/edits/srt/arg_groups/fields/spec.toml"
+    fields = re.findall(r"^(speculative_\w+): A\[", edits.read_text(), re.M)
+    flags = {"--" + field.replace("_", "-") for field in fields}
+    rows = other_flags(PROJECT)
+    assert {re.sub(r"</?code>", "", name) for name, *_ in rows} | {FLAG} == flags
+    assert all(len(row) == 4 and all(row) for row in rows)
