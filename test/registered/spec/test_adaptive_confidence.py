@@ -203,6 +203,16 @@ class TestPolicy(PolicyCase):
         policy = self.policy(temperatures=hot, confidence_threshold=0.6)
         self.assertEqual(self.round(policy, EASY, 5), 1)
 
+    def test_finished_requests_say_nothing(self):
+        """Red when the extra verify of a request that has finished, which overlap
+        scheduling brings, counts among those that go on, or decides by itself."""
+        policy = self.policy(initial=3)
+        both = result([[EASY] * 3, [HARD] * 3], [[EASY], [HARD]])
+        policy.observe(both, rows=[1])
+        self.assertEqual(policy.on_verify_complete([3, 0], 2), 1)
+        policy.observe(both, rows=[])
+        self.assertIsNone(policy.on_verify_complete([3, 0], 2))
+
     def test_an_idle_batch(self):
         """Red when a round without requests decides, or is taken into the next one."""
         policy = self.policy(initial=3)

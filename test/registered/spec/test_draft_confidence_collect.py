@@ -57,6 +57,21 @@ class TestCollector(CustomTestCase):
         wanted = torch.tensor([[0.5, 0.75, 1.0], [0.5, 0.5, 0.0]])
         self.assertTrue(torch.allclose(back, wanted, atol=1e-6))
 
+    def test_a_folder_that_is_gone_ends_the_collection_only(self):
+        """Red when a full disk or a lost folder reaches the scheduler, or every verify
+        tries again."""
+        collector = self.from_env()
+        collector.record(torch.tensor([[0.5]]), [1])
+        folder = Path(self.stem).parent
+        folder.rmdir()
+        folder.write_text("a file in its place")
+        with self.assertLogs(MODULE, "ERROR") as logs:
+            collector.flush()
+        self.assertIn("no more pairs are collected", logs.output[0])
+        with self.assertNoLogs(MODULE, "ERROR"):
+            collector.record(torch.tensor([[0.5]]), [1])
+            collector.flush()
+
     def test_by_count(self):
         """Red when a busy server keeps everything in memory, or writes every verify."""
         collector = DraftConfidenceCollector(self.stem, flush_every=2)

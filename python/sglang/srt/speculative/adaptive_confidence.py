@@ -159,6 +159,7 @@ def _mixed(old: Optional[float], values: Sequence[float], alpha: float) -> float
 class _Observation(NamedTuple):
     probability: List[List[float]]
     seeds: List[float]
+    rows: Optional[Sequence[int]]
 
 
 class ConfidencePolicy(AdaptiveSpeculativeParams):
@@ -190,24 +191,31 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
             self._decided = slot
         return slot.current_steps
 
-    def observe(self, result: Any) -> None:
+    def observe(self, result: Any, rows: Optional[Sequence[int]] = None) -> None:
         """Take the probabilities of a ``GenerationBatchResult`` on the CPU, before its
-        accept lengths come in ``on_verify_complete``."""
-        chain = self._calibrated(result.draft_probability)
-        seeds = self._calibrated(result.next_draft_probability)
+        accept lengths come in ``on_verify_complete``.
+
+        ``rows``: those of requests that go on, all if ``None``. With overlap scheduling a
+        finished request is verified once more, and says nothing about the next chain.
+        """
+        chain = self._calibrated(result.draft_probability, rows)
+        seeds = self._calibrated(result.next_draft_probability, rows)
         flat = [seed for row in seeds for seed in row]
-        self._latest = _Observation(chain, flat)
+        self._latest = _Observation(chain, flat, rows)
 
     def on_verify_complete(
         self, num_correct_drafts_per_req: List[int], batch_size: int
     ) -> Optional[int]:
         slot, latest = self._route(batch_size), self._latest
         self._latest = None
-        if latest is None or not num_correct_drafts_per_req:
+        if latest is None:
             return None
-        self._estimator.observe(
-            latest.probability, num_correct_drafts_per_req, latest.seeds
-        )
+        counts = num_correct_drafts_per_req
+        if latest.rows is not None:
+            counts = [counts[row] for row in latest.rows]
+        if not counts:
+            return None
+        self._estimator.observe(latest.probability, counts, latest.seeds)
         before = slot.current_steps
         survival = self._estimator.survival()
         if survival is not None:
@@ -228,9 +236,13 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         slot._batch_count = 0
         return slot.candidate_steps[1]
 
-    def _calibrated(self, probability: Optional[torch.Tensor]) -> List[List[float]]:
+    def _calibrated(
+        self, probability: Optional[torch.Tensor], rows: Optional[Sequence[int]]
+    ) -> List[List[float]]:
         if probability is None:
             return []
+        if rows is not None:
+            probability = probability[list(rows)]
         if self._temperatures is not None:
             probability = calibrated(probability, self._temperatures)
         return probability.tolist()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import logging
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import torch
 
@@ -12,6 +14,8 @@ from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_parallel, get_spec
 from sglang.srt.speculative.draft_confidence import probability_logit
 from sglang.srt.speculative.dspark_components.dspark_sts import StsDataRecorder
+
+logger = logging.getLogger(__name__)
 
 # Verifies that a killed server can lose; an idle server has written all of them.
 FLUSH_EVERY = 64
@@ -30,6 +34,7 @@ class DraftConfidenceCollector:
         self._path_stem = path_stem
         self._flush_every = flush_every
         self._recorders: dict[int, StsDataRecorder] = {}
+        self._failed = False
 
     @classmethod
     def from_env(cls) -> Optional[DraftConfidenceCollector]:
@@ -68,7 +73,7 @@ class DraftConfidenceCollector:
             num_correct: ``[rows]``, drafts that the target took, bonus token excluded.
         """
         steps = probability.shape[-1]
-        if steps == 0:
+        if steps == 0 or self._failed:
             return
         recorder = self._recorders.get(steps)
         if recorder is None:
@@ -77,15 +82,29 @@ class DraftConfidenceCollector:
                 gamma=steps,
                 flush_every=self._flush_every,
             )
-        recorder.record(
-            confidence_raw=probability_logit(probability),
-            num_correct_drafts=torch.tensor(num_correct),
-        )
+        with self._stops_when_it_cannot_write():
+            recorder.record(
+                confidence_raw=probability_logit(probability),
+                num_correct_drafts=torch.tensor(num_correct),
+            )
 
     def flush(self) -> None:
         """Write what is buffered; the scheduler calls it when it has nothing to do."""
-        for recorder in self._recorders.values():
-            recorder.flush()
+        with self._stops_when_it_cannot_write():
+            for recorder in self._recorders.values():
+                recorder.flush()
+
+    @contextlib.contextmanager
+    def _stops_when_it_cannot_write(self) -> Iterator[None]:
+        try:
+            yield
+        # torch.save says RuntimeError where a folder is gone or a disk is full.
+        except (OSError, RuntimeError):
+            logger.exception(
+                "no more pairs are collected: writing to %s failed", self._path_stem
+            )
+            self._failed = True
+            self._recorders.clear()
 
 
 def _check_writable(name: str, path_stem: str) -> None:

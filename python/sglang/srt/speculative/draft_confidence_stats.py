@@ -87,6 +87,11 @@ def verify_totals(
     return [DraftConfidenceTotals(1, steps, *row) for row in zip(sums, lengths)]
 
 
+def going_on(reqs: Sequence[Req]) -> list[int]:
+    """Rows of a batch's requests that were neither retracted nor had finished."""
+    return [i for i, req in enumerate(reqs) if not (req.is_retracted or req.finished())]
+
+
 class DraftConfidenceStats:
     """Totals of one scheduler: since the last decode log, and of its life."""
 
@@ -111,7 +116,7 @@ class DraftConfidenceStats:
         confidence policy decides on them with what it observes here."""
         controller = getattr(worker, "adaptive_controller", None)
         if controller is not None and isinstance(controller.params, ConfidencePolicy):
-            controller.params.observe(result)
+            controller.params.observe(result, going_on(reqs))
         self.note_verify(reqs, result, stride)
 
     def note_verify(
@@ -133,11 +138,7 @@ class DraftConfidenceStats:
             if stride != 1:
                 return
             probability = torch.empty(len(reqs), 0)
-        rows = [
-            row
-            for row, req in enumerate(reqs)
-            if not (req.is_retracted or req.finished())
-        ]
+        rows = going_on(reqs)
         if not rows:
             return
         probability = probability[rows]
