@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements-dev.txt"
 DEFAULT = ROOT / ".venv"
+PINNED = re.compile(
+    r"(?P<name>[\w-]+)==(?P<version>[\w.]+)"
+    r'(?:; platform_machine == "(?P<machine>\w+)")?'
+)
 STAMP = "vocab-parallel-draft.lock"
 SUPPORTED = ((3, 11), (3, 12))
 HEARTBEAT_SECONDS = 30
@@ -50,8 +55,9 @@ def matches(python: Path) -> bool:
     version = sys.version_info[:2]
     pinned = {"sglang": PINS.version}
     for line in REQUIREMENTS.read_text().splitlines():
-        if match := re.fullmatch(r"([\w-]+)==([\w.]+)", line.strip()):
-            pinned[match[1]] = match[2]
+        match = PINNED.fullmatch(line.strip())
+        if match and match["machine"] in (None, platform.machine()):
+            pinned[match["name"]] = match["version"]
     probe = (
         "import sys, importlib.metadata as m\n"
         "bad = []\n"
