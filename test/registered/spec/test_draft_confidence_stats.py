@@ -3,6 +3,7 @@
 import math
 import unittest
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 
@@ -14,6 +15,7 @@ from sglang.srt.managers.scheduler_components.batch_result_processor import (
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.observability.metrics_collector import SchedulerStats
+from sglang.srt.speculative import draft_confidence_stats
 from sglang.srt.speculative.adaptive_confidence import ConfidencePolicy
 from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
 from sglang.srt.speculative.draft_confidence_stats import (
@@ -37,7 +39,9 @@ def request(retracted: bool = False, finished: bool = False) -> SimpleNamespace:
 
 def result_of(probability: torch.Tensor, correct: list) -> SimpleNamespace:
     return SimpleNamespace(
-        draft_probability=probability, num_correct_drafts_per_req_cpu=correct
+        draft_probability=probability,
+        next_draft_probability=None,
+        num_correct_drafts_per_req_cpu=correct,
     )
 
 
@@ -174,10 +178,22 @@ class TestOnVerify(CustomTestCase):
             speculative_num_draft_tokens=3,
             draft_probability=CHAINS[:1],
         )
-        # Its tokens are counted nowhere.
+        # Of a request that has finished the processor settles no tokens.
         batch = SimpleNamespace(reqs=[request(finished=True)])
-        SchedulerBatchResultProcessor._resolve_spec_v2_tokens(processor, result, batch)
+        resolve = SchedulerBatchResultProcessor._resolve_spec_v2_tokens
+        with patch.object(draft_confidence_stats, "going_on", lambda _: [0]):
+            resolve(processor, result, batch)
         self.assertEqual(seen, [(CHAINS[:1].tolist(), [1])])
+
+    def test_a_finished_request_is_no_evidence(self):
+        """Red when the policy looks at rows of requests that had finished."""
+        policy = ConfidencePolicy(3)
+        worker = SimpleNamespace(adaptive_controller=SimpleNamespace(params=policy))
+        reqs = [request(finished=True), request()]
+        result = result_of(CHAINS[:2], [1, 2])
+        DraftConfidenceStats().on_verify(worker, reqs, result, 3)
+        self.assertEqual(policy._latest.probability, CHAINS[1:2].tolist())
+        self.assertEqual(policy._latest.rows, [1])
 
     def test_other_policies(self):
         """Red when a worker without the policy fails, or another one is handed what it
