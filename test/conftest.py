@@ -24,3 +24,24 @@ def pytest_configure(config: pytest.Config) -> None:
             "run `make test`, or `make fork` and put build/fork first on PYTHONPATH",
             returncode=4,
         )
+
+
+OURS = ("SGLANG_DRAFT_CONFIDENCE_COLLECT_PATH", "SGLANG_VOCAB_PARALLEL_DRAFT_TABLE")
+
+
+def _settings() -> dict[str, str]:
+    return {name: os.environ[name] for name in OURS if name in os.environ}
+
+
+@pytest.fixture(autouse=True)
+def no_setting_is_left_behind(request: pytest.FixtureRequest):
+    """A test that leaves a variable behind changes every server that starts after it;
+    ``override`` of SGLang's environment does so when its body raises."""
+    before = _settings()
+    yield
+    left = {name for name, _ in _settings().items() ^ before.items()}
+    for name in left:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
+    assert not left, f"{request.node.nodeid} left {sorted(left)} changed"

@@ -1,5 +1,6 @@
 """Pairs of draft probability and acceptance, as shards."""
 
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -16,6 +17,7 @@ from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
+VARIABLE = envs.SGLANG_DRAFT_CONFIDENCE_COLLECT_PATH.name
 MODULE = "sglang.srt.speculative.draft_confidence_collect"
 
 
@@ -33,7 +35,8 @@ class TestCollector(CustomTestCase):
         with (
             patch(f"{MODULE}.get_spec", lambda: spec),
             patch(f"{MODULE}.get_parallel", lambda: SimpleNamespace(**parallel)),
-            envs.SGLANG_DRAFT_CONFIDENCE_COLLECT_PATH.override(path or self.stem),
+            # Its `override` leaves the variable behind when its body raises.
+            patch.dict(os.environ, {VARIABLE: path or self.stem}),
         ):
             return DraftConfidenceCollector.from_env()
 
@@ -95,7 +98,7 @@ class TestCollector(CustomTestCase):
 
     def test_not_asked_for(self):
         """Red when a server that was not asked to collect does."""
-        with envs.SGLANG_DRAFT_CONFIDENCE_COLLECT_PATH.override(""):
+        with patch.dict(os.environ, {VARIABLE: ""}):
             self.assertIsNone(DraftConfidenceCollector.from_env())
 
     def assert_refused(self, *parts: str, **options) -> None:
