@@ -79,16 +79,8 @@ class KernelCases:
     def test_row_offsets_past_31_bits(self):
         # Red if a row's offset is computed in 32 bits: row 2 would be read 2^32
         # elements before its place, where this buffer holds other values.
-        stride, rows = 2**30 + 64, 3
-        elements = 2**31 + rows * stride
-        try:
-            buffer = torch.empty(elements, dtype=torch.float16, device=self.device)
-        except RuntimeError as error:
-            self.skipTest(f"no {elements * 2} bytes of address space: {error}")
-        logits = buffer.as_strided((rows, 64), (stride, 1), 2**31)
-        logits.copy_(selection.random_logits(rows, 64) - 1000)
-        wrapped = buffer[2 * stride - 2**31 :][:64]
-        wrapped.copy_(torch.arange(64))
+        logits = self.rows_past_31_bits()
+        rows = logits.shape[0]
         words = shard_winner(logits, valid_width=64, vocab_start=0, impl=self.impl)
         value, column = logits.float().cpu().max(dim=1)
         self.assertEqual(words[0, :rows].tolist(), value.tolist())

@@ -216,6 +216,22 @@ class ShardWinnerCase(CustomTestCase):
         assert_matches_reference(actual, reference_selection(logits, softcap))
         return actual
 
+    def rows_past_31_bits(self) -> torch.Tensor:
+        """Logits FP16 ``[3, 64]`` whose last row starts past element 2^31; 2^32 elements
+        before its place stand larger values. Skips the test without the address space.
+        """
+        stride, rows = 2**30 + 64, 3
+        elements = 2**31 + rows * stride
+        try:
+            buffer = torch.empty(elements, dtype=torch.float16, device=self.device)
+        except RuntimeError as error:
+            self.skipTest(f"no {elements * 2} bytes of address space: {error}")
+        logits = buffer.as_strided((rows, 64), (stride, 1), 2**31)
+        generator = torch.Generator().manual_seed(0)
+        logits.copy_(torch.randn(rows, 64, generator=generator) * 3 - 1000)
+        buffer[2 * stride - 2**31 :][:64].copy_(torch.arange(64))
+        return logits
+
 
 class FewRowsCase(ShardWinnerCase):
     """The same rows, so few at a time that the CPU has an implementation for them."""
