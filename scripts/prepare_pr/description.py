@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from prepare_pr.checks import Check
 from prepare_pr.contents import Contents
-from prepare_pr.records import Results, Table
+from prepare_pr.records import Results
 from prepare_pr.stack import Commit
+from prepare_pr.tables import Table, folded
 
 WORDS, WORD_BYTES = 3, 4
 TEST = "test/registered/"
@@ -50,26 +51,39 @@ def motivation() -> str:
         "probability of the drafted token as well.\n\n"
         "Opt-in: `--speculative-vocab-parallel-draft {off,auto,on}`, `off` by default. "
         "Target-model sampling and verification are untouched. What the path does not "
-        "serve drafts as before and logs the reason once."
+        "serve drafts as before and logs the reason once.\n\n"
+        "The probability is opt-in as well: `--speculative-draft-confidence` reports it "
+        "with a request and in the metrics, `--speculative-adaptive-policy confidence` "
+        "chooses the number of drafts by it, and DSpark can plan its verify lengths by "
+        "it (`--speculative-dspark-confidence-source draft-probability`)."
     )
 
 
 def modifications(facts: Facts) -> str:
-    lines = ["Commits, each reviewable by itself:", ""]
+    lines = [
+        "Commits, in an order in which each can be reviewed, and merged, without those "
+        "after it:",
+        "",
+    ]
     for commit, size in zip(facts.stack, facts.sizes[1:], strict=True):
         about = " ".join(commit.body.split())
         lines.append(f"- **{commit.title}** ({size}). {about}")
     new = len(facts.contents.new)
     changed = len(facts.contents.files) - new
-    lines += ["", f"In all {facts.sizes[0]}: {new} new files, {changed} changed."]
-    changes = [
-        f"- `{edit.file}`: {' '.join(edit.why.split())}"
-        for change in facts.contents.plan.changes.values()
-        for edit in (splice.edit for splice in change.splices)
-    ]
-    lines += ["", "Changes of existing files, and why:", "", *dict.fromkeys(changes)]
+    lines += ["", f"In all {facts.sizes[0]}: {new} new files, {changed} changed.", ""]
+    lines += folded("Changes of existing files, and why", reasons(facts.contents))
     lines += [f"\n**To do by hand:** {text}." for text in facts.missing]
     return "\n".join(lines)
+
+
+def reasons(contents: Contents) -> list[str]:
+    """A line a changed file of the package, with the reason of every edit once."""
+    lines = []
+    for change in contents.plan.changes.values():
+        edits = [splice.edit for splice in change.splices]
+        why = dict.fromkeys(" ".join(edit.why.split()) for edit in edits)
+        lines.append(f"- `{edits[0].file}`: {' '.join(why)}")
+    return lines
 
 
 def accuracy(facts: Facts) -> str:
@@ -77,9 +91,7 @@ def accuracy(facts: Facts) -> str:
         "The tests ask for the dense path's token ids and selected logits, bit for bit "
         "and on every rank; their reference is NumPy in FP64 on the gathered logits.",
         "",
-        "Registered tests (estimated seconds as they are registered):",
-        "",
-        *registered(facts.contents.files),
+        *folded("Registered tests, seconds as registered", registered(facts)),
     ]
     if facts.tests:
         lines += ["", "Run on the prepared tree:", "", *facts.tests]
@@ -94,8 +106,9 @@ def speed(facts: Facts) -> str:
         head = "From the recorded runs named under each table."
     else:
         head = (
-            "**Only CPU results are recorded: nothing here was measured on a GPU**, so "
-            "that no claim about GPU speed is made."
+            "**Only CPU results are recorded: nothing here was measured on a GPU.** No "
+            "CUDA graph and no NVLink exchange has run, and no claim about GPU speed is "
+            "made."
         )
     parts = [head, *tables(results.speed)]
     if not results.speed:
@@ -124,21 +137,18 @@ def checklist(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def registered(files: dict[str, bytes]) -> list[str]:
-    """A line a test file: its registrations, with their literal arguments."""
-    lines = []
-    for path, data in sorted(files.items()):
+def registered(facts: Facts) -> list[str]:
+    """A row a test file: its registrations, with their literal arguments."""
+    rows = ["| file | CPU | CUDA |", "| --- | --- | --- |"]
+    for path, data in sorted(facts.contents.files.items()):
         if not (path.startswith(TEST) and path.endswith(".py")):
             continue
-        calls = [
-            node.value
-            for node in ast.parse(data).body
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        ]
-        names = [
-            ast.unparse(call)
-            for call in calls
-            if getattr(call.func, "id", "").startswith("register_")
-        ]
-        lines.append(f"- `{path}`: " + ", ".join(f"`{name}`" for name in names))
-    return lines
+        cells = {"register_cpu_ci": "", "register_cuda_ci": ""}
+        for node in ast.parse(data).body:
+            call = node.value if isinstance(node, ast.Expr) else None
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in cells:
+                values = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+                seconds = values.pop("est_time")
+                cells[call.func.id] = f"{seconds} s, {', '.join(values.values())}"
+        rows.append(f"| `{path}` | {' | '.join(cells.values())} |")
+    return rows

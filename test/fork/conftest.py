@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(Path(__file__).parent)]
 from fork.cli import main  # noqa: E402
 from fork.pristine import record_hash  # noqa: E402
 from fork.project import Project  # noqa: E402
+from pull_request import fill  # noqa: E402
 
 VERSION = "1.2.3"
 
@@ -126,3 +127,8 @@ def toml_of(entry: dict) -> str:
 @pytest.fixture
 def workshop(tmp_path: Path, capsys: pytest.CaptureFixture) -> Workshop:
     return Workshop(tmp_path / "repository", capsys)
+
+
+@pytest.fixture
+def shop(workshop: Workshop) -> Workshop:
+    return fill(workshop)

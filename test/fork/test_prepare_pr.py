@@ -1,4 +1,4 @@
-"""The pull request: commits on a tree, and a description made from records only."""
+"""The pull request: commits on a tree, and what is checked of them."""
 
 import json
 import re
@@ -6,83 +6,9 @@ import subprocess
 
 import pytest
 from prepare_pr.checkout import BRANCH
-from prepare_pr.cli import main
 from prepare_pr.docs import first_table
 from prepare_pr.stack import make_stack
-
-PAGE = """\
----
-title: A page
----
-| Value | Meaning |
-| --- | --- |
-| `off` (default) | Nothing. |
-| `on` | Something. |
-
-@table docs/fallback-reasons.md
-"""
-RESULTS = """\
-# Results
-
-On a machine,
-once.
-
-| rows | ms |
-| --- | --- |
-| 8 | 31.25 |
-"""
-ROW = """\
-    <tr>
-      <td a>`--speculative-eagle-topk`</td>
-      <td b>Branches.</td>
-      <td c>`None`</td>
-      <td d>Type: int</td>
-    </tr>
-"""
-IMPORTS = """\
-from sglang.kernels.ops.speculative.k import k
-
-__all__ = ["k"]
-"""
-TEST = """\
-from sglang.test.ci.ci_register import register_cpu_ci
-
-register_cpu_ci(est_time=3, suite="s")
-"""
-EDITED = "srt/layers/m.py"
-
-
-@pytest.fixture
-def shop(workshop):
-    workshop.upstream({EDITED: "x = 1\n", "srt/layers/other.py": ""})
-    place = {"anchor": {"assigns": "x"}, "op": "after"}
-    workshop.edit(EDITED, **place, insert="y = 2", why="Because y.")
-    workshop.edit(EDITED, **place, insert="engine = 1", engine="cpu")
-    write = workshop.write
-    write("python/sglang/kernels/ops/speculative/k.py", "k = 1\n")
-    write("python/sglang/srt/layers/n.py", IMPORTS)
-    write("test/registered/spec/test_n.py", TEST)
-    write("benchmark/vpd/bench.py", "print(1)\n")
-    write("benchmark/vpd/results-cpu.md", RESULTS)
-    write("docs/fallback-reasons.md", "Text.\n\n| why | what |\n| --- | --- |\n")
-    write("docs/upstream/vocab_parallel_draft.mdx", PAGE)
-    assert workshop.run("lock")[0] == 0
-    return workshop
-
-
-def prepare(shop, tree, *arguments):
-    """Exit code, output and description of one run on `tree`."""
-    shop.capsys.readouterr()
-    code = main(["--root", str(shop.root), "--tree", str(tree), *map(str, arguments)])
-    captured = shop.capsys.readouterr()
-    path = shop.root / "build/pr/description.md"
-    text = path.read_text() if path.exists() else ""
-    return code, captured.out + captured.err, text
-
-
-def git(tree, *arguments):
-    command = ["git", "-C", tree, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+from pull_request import EDITED, ROW, git, prepare
 
 
 def test_a_tree_is_made_from_the_wheel_and_gets_the_stack(shop, tmp_path):
@@ -122,71 +48,6 @@ def test_the_layout_of_the_wheel_is_one_folder_up(shop, tmp_path):
     assert (tree / "sglang" / EDITED).read_text() == "x = 1\ny = 2\n"
     assert (tree / "sglang/kernels/ops/speculative/k.py").exists()
     assert (tree / "test/registered/spec/test_n.py").exists()
-
-
-def test_every_figure_of_the_description_is_in_a_record(shop, tmp_path):
-    """Red when a figure is written into the tool, or a record's is not shown."""
-    code, output, text = prepare(shop, tmp_path / "tree")
-    assert code == 0, output
-    assert "On a machine, once.\n\n| rows | ms |\n| --- | --- |\n| 8 | 31.25 |" in text
-    assert "`benchmark/vpd/results-cpu.md`, lines 6 to 8 (sha256 " in text
-    assert "nothing here was measured on a GPU" in text
-    assert "- [ ] Provide accuracy and speed" in text
-    speed = text.split("## Speed")[1].split("## Checklist")[0]
-    changed = RESULTS.replace("31.25", "62.5")
-    shop.write("benchmark/vpd/results-cpu.md", changed)
-    second = prepare(shop, tmp_path / "second")[2]
-    again = second.split("## Speed")[1].split("## Checklist")[0]
-    assert "62.5" in again and "31.25" not in again
-    digest = re.compile(r"sha256 \w+")
-    first = digest.sub("", speed).replace("31.25", "")
-    assert first == digest.sub("", again).replace("62.5", "")
-
-
-def comparison(**more):
-    arm = {
-        "output_tok_per_s_by_concurrency": {"8": {"median": 1, "min": 0.5, "max": 2}},
-        "draft_collective_bytes_per_token": 48,
-        "draft_collectives_per_step": 1.0,
-        "peak_rss_mib": 100,
-        "accept_length": 2.3,
-        "request_errors": 0,
-    }
-    record = {
-        "arms": {"dense": arm, "packed": {**arm, "accept_length": 2.5}},
-        "model": "m",
-        "tp": 4,
-        "num_steps": 3,
-        "vocab_size": 7,
-        "sglang_version": "1.2.3",
-        "outputs_identical": False,
-        "hardware": {"cpu": "c", "cores": 2},
-    }
-    return record | more
-
-
-def test_a_difference_between_the_arms_is_shown(shop, tmp_path):
-    """Red when unequal outputs or accept lengths are left out of the description."""
-    record = shop.write("build/demo/report.json", json.dumps(comparison()))
-    text = prepare(shop, tmp_path / "tree")[2]
-    accuracy = text.split("## Accuracy")[1].split("## Speed")[0]
-    assert "| outputs identical | **no** |" in accuracy
-    assert "2.300, 2.500" in accuracy
-    assert "| output tokens/s, 8 in flight | 1.0 (0.5 to 2.0)" in text
-    record.write_text(json.dumps(comparison(arms={"dense": {}, "packed": {}})))
-    code, output, _ = prepare(shop, tmp_path / "second")
-    assert code == 1 and "report.json: the record has no 'accept_length'" in output
-    assert not (tmp_path / "second").exists()
-
-
-def test_a_gpu_record_ticks_the_box(shop, tmp_path):
-    """Red when the description says "CPU only" beside GPU results, or ticks without."""
-    machine = {"cpu": "c", "cores": 2, "gpu": "A fast one"}
-    record = tmp_path / "gpu.json"
-    record.write_text(json.dumps(comparison(hardware=machine)))
-    text = prepare(shop, tmp_path / "tree", "--record", record)[2]
-    assert "- [x] Provide accuracy and speed" in text
-    assert "nothing here was measured" not in text and "A fast one" in text
 
 
 def test_uncommitted_work_and_a_second_run_are_refused(shop, tmp_path):
