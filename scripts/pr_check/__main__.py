@@ -21,10 +21,11 @@ from typing import Any
 
 from scripts.serving.bare import Roots
 from scripts.pr_check.served import compare
+from scripts.pr_check.stack import run_stack
 from scripts.pr_check.suites import run_engine, run_registered
 from scripts.serving import ServerError, cpu_engine, interruptible
 
-STEPS = ("tree", "registered", "served", "engine")
+STEPS = ("tree", "stack", "registered", "served", "engine")
 # In a minute: the kernel through torch, the logits processor, the draft step.
 QUICK = ("test_shard_winner.py", "test_vocab_parallel_draft.py", "draft_step")
 _START = time.monotonic()
@@ -59,7 +60,9 @@ def make_tree(folder: Path) -> dict[str, Any]:
     for line in lines:
         say(f"  {line}")
     wrong = [f"exit code {done.returncode}: {lines[-1:]}"] if done.returncode else []
-    return {"said": lines, "faults": wrong}
+    state = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(state, cwd=root, capture_output=True, text=True).stdout
+    return {"commit": commit.strip(), "said": lines, "faults": wrong}
 
 
 def roots_of(tree: Path) -> Roots:
@@ -88,13 +91,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             report[step] = value
         path.write_text(json.dumps(report, indent=1) + "\n")
 
-    steps = args.step or ["tree", "registered", "served"] + ["engine"] * bool(
-        args.engine
-    )
+    steps = args.step or [*STEPS[:-1], *["engine"] * bool(args.engine)]
     if "tree" in steps:
         say("a fresh tree of the pin with the commits of the pull request")
         keep("tree", make_tree(tree))
     roots = roots_of(tree)
+    if "stack" in steps:
+        say("each commit by itself")
+        keep("stack", run_stack(roots, tree, say))
     if "registered" in steps:
         say("test/registered, with the tree alone on the path")
         keep("registered", run_registered(roots, tree, wanted, out / "logs", say))

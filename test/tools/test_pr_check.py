@@ -12,10 +12,12 @@ import pytest
 
 from scripts.pr_check import served
 from scripts.pr_check.__main__ import all_faults, main, roots_of
+from scripts.pr_check.stack import BRANCH, git, run_stack
 from scripts.pr_check.suites import file_faults, registered_tests, run_file, verdict
 from scripts.serving import Completion
 from scripts.serving.bare import VERBOSE, Roots, feature_files, loaded_files
 
+AUTHOR = ("-c", "user.name=test", "-c", "user.email=test@localhost")
 FEATURE = "sglang/srt/layers/vocab_parallel_draft.py"
 TEST = """\
 import unittest
@@ -146,6 +148,33 @@ def test_two_arms_agree_or_the_difference_is_named(roots: Roots) -> None:
     stray = arm(roots, [1, 2], "../../build/fork/sglang/x.py", path=None)
     stray.files.add(roots.repository / "ours/helper.py")
     assert "dense: loaded" in served.faults(roots, stray, packed)[0]
+
+
+def test_a_commit_that_cannot_be_imported_alone(roots: Roots) -> None:
+    """Red when a commit passes that needs a later one, or does not restore the branch."""
+    root, package = roots.tree.parent, roots.tree / "sglang"
+
+    def commit(title: str, **files: str) -> None:
+        for name, text in files.items():
+            (package / f"{name}.py").write_text(text)
+        git(root, "add", "--all")
+        git(root, *AUTHOR, "commit", "--quiet", "-m", title)
+
+    git(root, "init", "--quiet", "--initial-branch", "main")
+    commit("base", old="", never="import not_on_this_machine\n")
+    git(root, "checkout", "--quiet", "-b", BRANCH)
+    commit("first", old="import sglang.helper\n", never="import not_here_either\n")
+    test = root / "test/registered/test_a.py"
+    test.parent.mkdir(parents=True)
+    test.write_text("import sglang.later\n")
+    commit("second", helper="import sglang.old\n")
+    found = run_stack(roots, root, lambda text: None)
+    first, second = found["faults"]
+    assert first.startswith("first: sglang.old: ModuleNotFoundError")
+    assert second.startswith("second: test/registered/test_a.py: ModuleNotFoundError")
+    assert [row["imported"] for row in found["commits"]] == [0, 1]
+    assert list(found["not_importable_at_base"]) == ["sglang.never"]
+    assert git(root, "branch", "--show-current") == [BRANCH]
 
 
 def test_faults_of_every_step_count(tmp_path: Path, monkeypatch, capsys) -> None:
