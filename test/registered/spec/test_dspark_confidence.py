@@ -6,7 +6,7 @@ import numpy as np
 
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits import dspark_confidence_rank_kit as kit
-from sglang.test.kits.dspark_rank_kit import GAMMA
+from sglang.test.kits.dspark_draft_kit import GAMMA
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 

@@ -1,28 +1,11 @@
 """DSpark greedy blocks on a rank: SGLang's dense Markov steps beside the packed ones."""
 
-import os
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any, Dict, Iterator, List
-from unittest.mock import patch
+from typing import Any, Dict, List
 
 import torch
 
-from sglang.srt.models import dspark
-from sglang.srt.models.deepseek_v4_dspark import (
-    DeepseekV4ForCausalLMDSpark,
-    DSparkV4MarkovHead,
-)
-from sglang.srt.models.dspark import DSparkDraftMixin
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.draft_worker_common import make_draft_sampler_capture_hook
-from sglang.srt.speculative.dspark_components.dspark_draft import (
-    DraftNoise,
-    sample_draft_block,
-)
-from sglang.srt.speculative.dspark_components.dspark_draft_sampler import (
-    DsparkDraftSampler,
-)
 from sglang.srt.speculative.dspark_draft_probability import (
     DraftProbability,
     connect_draft_probability,
@@ -36,59 +19,15 @@ from sglang.test.kits.block_draft_rank_kit import (
     numbers,
     shard_winners,
 )
-
-HIDDEN, RANK = 16, 8
-GAMMA = 6
-
-
-class DraftModel:
-    """The parts of a DSpark draft that turn hidden states into base logits."""
-
-    sample_from_anchor = True
-    confidence_head = None
-    compute_confidence = DSparkDraftMixin.compute_confidence
-    logits_mup_width_multiplier = None
-    _base_logits_gatherer = None
-
-    def __init__(self, markov_head: torch.nn.Module, lm_head: Any, v4: bool):
-        self.markov_head = markov_head
-        self.lm_head = lm_head
-        self._v4 = v4
-        self.stages = [SimpleNamespace(norm=lambda hidden: hidden)]
-        self._use_fp32_lm_head = False
-        self._opt_markov_w2_tp_shard = getattr(
-            markov_head, "_opt_markov_w2_tp_shard", False
-        )
-
-    def compute_base_logits(self, hidden: torch.Tensor):
-        if not self._v4:
-            return DSparkDraftMixin.compute_base_logits(self, hidden)
-        return DeepseekV4ForCausalLMDSpark._logits_from_x_post_hc(self, hidden), hidden
-
-
-def markov_head_of(kind: str, vocab: int, dtype: torch.dtype, seed: int, whole: bool):
-    sizes = dict(vocab_size=vocab, markov_rank=RANK)
-    if kind == "vanilla":
-        head = dspark.VanillaMarkov(**sizes)
-    elif kind == "nemotron":
-        head = dspark.Nemotron35VanillaMarkov(**sizes, quant_config=None, prefix="")
-    elif kind == "gated":
-        head = dspark.GatedMarkovHead(**sizes, hidden_size=HIDDEN)
-    elif kind == "rnn":
-        head = dspark.RNNHead(**sizes, hidden_size=HIDDEN)
-    else:
-        head = DSparkV4MarkovHead(**sizes)
-    for index, parameter in enumerate(head.parameters()):
-        parameter.requires_grad_(False)
-        values = numbers(tuple(parameter.shape), dtype, seed * 100 + index, whole)
-        parameter.data = values.to(parameter.dtype if kind == "v4" else dtype)
-    return head
-
-
-@contextmanager
-def environment(**values: str) -> Iterator[None]:
-    with patch.dict(os.environ, values):
-        yield
+from sglang.test.kits.dspark_draft_kit import (
+    GAMMA,
+    HIDDEN,
+    Block,
+    DraftModel,
+    draft_model_of,
+    environment,
+    markov_head_of,
+)
 
 
 def blocks(
@@ -98,52 +37,6 @@ def blocks(
     group = CountedGroup(rank, world_size)
     with get_parallel().override(tp_group=group):
         return [_one(rank, world_size, group, **case) for case in cases]
-
-
-class Block:
-    """Inputs of a block, and the ways to draft it."""
-
-    def __init__(self, group: CountedGroup, hidden: torch.Tensor, seed: int):
-        self.group = group
-        self.hidden = hidden
-        self.bs = hidden.shape[0]
-        self.anchors = torch.arange(self.bs) * 13 % 50 + seed % 3
-        self.noise = DraftNoise(key=1, offset=torch.zeros(1, dtype=torch.int64))
-
-    def eager(self, model: DraftModel, tp_sync: SpecTpSync) -> torch.Tensor:
-        """Its tokens, ``[bs, gamma]``."""
-        base, _ = model.compute_base_logits(self.hidden.flatten(0, 1))
-        return sample_draft_block(
-            base_logits=base.view(self.bs, GAMMA, -1),
-            anchor_tokens=self.anchors,
-            draft_hidden=self.hidden,
-            sampling_info=None,
-            markov_head=model.markov_head,
-            noise=self.noise,
-            device=torch.device("cpu"),
-            tp_sync=tp_sync,
-            greedy_draft=True,
-        ).draft_tokens
-
-    def confidence(self, model: DraftModel, tokens: torch.Tensor) -> torch.Tensor:
-        """Of the tokens that were just drafted, ``[bs, gamma]``."""
-        confidence, _ = model.compute_confidence(
-            anchor_tokens=self.anchors,
-            draft_tokens=tokens,
-            confidence_features=self.hidden,
-        )
-        return confidence
-
-    def sampler(self, model: DraftModel, tp_sync: SpecTpSync, max_bs: int):
-        return DsparkDraftSampler(
-            model=model,
-            gamma=GAMMA,
-            max_bs=max_bs,
-            device=torch.device("cpu"),
-            noise=self.noise,
-            tp_sync=tp_sync,
-            greedy_draft=True,
-        )
 
 
 def _one(
@@ -169,53 +62,61 @@ def _one(
             weight[column] = value
     lm_head = head_shard(weight, rank, world_size)
     markov_vocab = markov_vocab or vocab
-    kind, _, sharded = kind.partition("_")
-    with environment(
-        SGLANG_DSPARK_OPT_MARKOV_W2_TP_SHARD=str(int(bool(sharded))),
-        SGLANG_SPEC_TP_SYNC=sync,
-    ):
-        head = markov_head_of(
-            kind,
-            markov_vocab,
-            getattr(torch, dtype),
-            seed + 2,
-            whole,
-        )
-        if sharded:
-            options = {} if kind == "v4" else {"prefer_nvlink": False}
-            head.configure_tp_shard(lm_head=lm_head, **options)
+    model = draft_model_of(
+        kind, lm_head, markov_vocab, getattr(torch, dtype), seed + 2, whole
+    )
+    with environment(SGLANG_SPEC_TP_SYNC=sync):
         tp_sync = SpecTpSync(group)
-    model = DraftModel(head, lm_head, v4=kind == "v4")
     block = Block(group, hidden, seed)
-    group.taken()
-    result = {"dense": block.eager(model, tp_sync).numpy()}
-    counts = {"dense": group.taken()}
-    result["step_logits"] = _step_logits(model, block, result["dense"])
-    model.confidence_head = DraftProbability(greedy_draft=True)
-    connect_draft_probability(model)
-    tokens = block.eager(model, tp_sync)
-    result["dense_recorded"] = tokens.numpy()
-    result["dense_probability"] = block.confidence(model, tokens).numpy()
-    group.taken()
-    head.vocab_parallel_draft = PackedMarkov(
+    dense = _dense(model, block, tp_sync)
+    model.markov_head.vocab_parallel_draft = PackedMarkov(
         shard_winners(lm_head, group, min(vocab, markov_vocab))
     )
+    packed = _packed(model, block, tp_sync)
+    counts = dense.pop("counts") | packed.pop("counts")
+    return dense | packed | {"counts": counts}
+
+
+def _dense(model: DraftModel, block: Block, tp_sync: SpecTpSync) -> Dict[str, Any]:
+    """The block by SGLang's steps; again with the probability, which stays connected."""
+    block.group.taken()
+    tokens = block.eager(model, tp_sync).numpy()
+    counts = {"dense": block.group.taken()}
+    step_logits = _step_logits(model, block, tokens)
+    model.confidence_head = DraftProbability(greedy_draft=True)
+    connect_draft_probability(model)
+    recorded = block.eager(model, tp_sync)
+    return {
+        "dense": tokens,
+        "step_logits": step_logits,
+        "dense_recorded": recorded.numpy(),
+        "dense_probability": block.confidence(model, recorded).numpy(),
+        "counts": counts,
+    }
+
+
+def _packed(model: DraftModel, block: Block, tp_sync: SpecTpSync) -> Dict[str, Any]:
+    """The block by packed steps, eager and at the end of a graph."""
+    head, hidden, group = model.markov_head, block.hidden, block.group
+    group.taken()
     tokens = block.eager(model, tp_sync)
-    result["packed"] = tokens.numpy()
-    counts["packed"] = group.taken()
-    result["probability"] = block.confidence(model, tokens).numpy()
+    counts = {"packed": group.taken()}
+    probability = block.confidence(model, tokens)
     bias, _ = head.step_bias(
         block.anchors, hidden_states=hidden[:, 0], state=head.init_state(hidden)
     )
-    result["bias_columns"] = bias.shape[1]
-    result["shard_columns"] = head.vocab_parallel_draft.winners.width
-    sampler = block.sampler(model, tp_sync, bs)
+    sampler = block.sampler(model, tp_sync, block.bs)
     sampler(hidden.flatten(0, 1), block.anchors.repeat_interleave(GAMMA))
     counts["packed_graph"] = group.taken()
-    result["packed_graph"] = sampler.out.view(bs, GAMMA).numpy()
-    result["graph_probability"] = sampler.confidence_out.numpy()
-    result["counts"] = counts
-    return result
+    return {
+        "packed": tokens.numpy(),
+        "probability": probability.numpy(),
+        "bias_columns": bias.shape[1],
+        "shard_columns": head.vocab_parallel_draft.winners.width,
+        "packed_graph": sampler.out.view(block.bs, GAMMA).numpy(),
+        "graph_probability": sampler.confidence_out.numpy(),
+        "counts": counts,
+    }
 
 
 def _step_logits(model: DraftModel, block: Block, tokens: Any) -> Any:
