@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scripts.serving import cpu_engine
 from scripts.serving.arms import FLAG
+from scripts.serving.load import Load
 
 ROOT = cpu_engine.ROOT
 COLLECT_VARIABLE = "SGLANG_DRAFT_CONFIDENCE_COLLECT_PATH"
@@ -26,15 +27,12 @@ _FROM_ONE = (
 )
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(Load):
     """One calibration. `order` holds the arm of each server start; `pairs_requests` are
     sent once, for the fit, and `requests` to every arm, for the policies.
     `server_args` take the place of the CPU engine's arguments and environment."""
 
-    model_path: Path
-    fork: Path
-    out: Path
     tp: int = 2
     num_steps: int = 7
     initial_steps: int = 3
@@ -44,13 +42,9 @@ class Settings:
     requests: int = 16
     concurrency: int = 1
     rounds: int = 2
-    prompt_tokens: int = 16
     output_tokens: int = 64
-    seed: int = 7
     adaptive_config: Path | None = None
     server_args: Sequence[str] | None = None
-    port: int | None = None
-    ready_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.order) - set(ARMS))
@@ -91,12 +85,7 @@ class Settings:
         if self.server_args is not None:
             # A warm-up of the server's own would be among the pairs.
             return [*self.server_args, "--skip-server-warmup"]
-        length = self.prompt_tokens + self.output_tokens + 2 * self.num_steps + 2
-        args = cpu_engine.engine_args(
-            tp=self.tp,
-            max_running_requests=self.most_running,
-            max_total_tokens=max(4096, 2 * self.most_running * length),
-        )
+        args = self.engine_args(self.most_running)
         # Adaptive steps capture graphs otherwise, which this engine has none of.
         return [*args, "--disable-cuda-graph"]
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from scripts.serving import cpu_engine
 from scripts.serving.arms import ARMS, FLAG, flag_args
+from scripts.serving.load import Load
 
 __all__ = ["ARMS", "FLAG", "ROOT", "Settings"]
 
 ROOT = cpu_engine.ROOT
 
 
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(Load):
     """One demo. `order` holds the arm of each server start."""
 
-    model_path: Path
-    fork: Path
-    out: Path
     vocab_size: int
     dtype: str = "float32"
     tp: int = 4
@@ -29,11 +26,7 @@ class Settings:
     concurrency: Sequence[int] = (1, 8)
     requests: Sequence[int] = (4, 24)
     rounds: int = 3
-    prompt_tokens: int = 16
     output_tokens: int = 32
-    seed: int = 7
-    port: int | None = None
-    ready_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.order) - set(ARMS))
@@ -56,13 +49,6 @@ class Settings:
 
     def server_args(self, arm: str) -> list[str]:
         """Arguments after model path, host and port; arms differ in one value."""
-        most = max(self.concurrency)
-        length = self.prompt_tokens + self.output_tokens + 2 * self.num_steps + 2
-        engine = cpu_engine.engine_args(
-            tp=self.tp,
-            dtype=self.dtype,
-            max_running_requests=most,
-            max_total_tokens=max(4096, 2 * most * length),
-        )
+        engine = self.engine_args(max(self.concurrency), dtype=self.dtype)
         chain = cpu_engine.chain_args(self.num_steps)
         return [*engine, *chain, *flag_args(arm)]

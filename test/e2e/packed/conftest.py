@@ -6,6 +6,7 @@ the tests, or to look at what a server did.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from engine_arms.arms import ARMS, Arm  # noqa: E402
 from engine_arms.recording import Recording, load, record  # noqa: E402
+from engine_arms.scenarios import ADAPTIVE_NAMES, named  # noqa: E402
+from scripts.serving import cpu_engine  # noqa: E402
+from scripts.serving.arms import FLAG  # noqa: E402
 
 _made: list[Recording] = []
 
@@ -37,6 +41,21 @@ def _record(arm: Arm, factory: pytest.TempPathFactory, **options: Any) -> Record
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recording]:
     """`recorded(arm, **options)`: the recording of an arm of a test's own."""
     return lambda arm, **options: _record(arm, tmp_path_factory, **options)
+
+
+@pytest.fixture(scope="session")
+def adaptive(recorded, tmp_path_factory) -> Callable[..., Recording]:
+    """`adaptive(name, mode, config, *args)`: the recording of an arm whose number of
+    steps adapts, by SGLang's configuration `config`, with the flag at `mode`."""
+
+    def recording(name: str, mode: str, config: dict, *args: str) -> Recording:
+        path = tmp_path_factory.mktemp(name) / "adaptive.json"
+        path.write_text(json.dumps(config))
+        steps = ("--speculative-adaptive", "--speculative-adaptive-config", str(path))
+        arm = Arm(f"{name}-{mode}", cpu_engine.FORK, (*steps, *args, FLAG, mode))
+        return recorded(arm, scenarios=named(ADAPTIVE_NAMES), disturbed=False)
+
+    return recording
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
 import pytest
 from draft_recorder.events import CHAIN
 
-from engine_arms.arms import NUM_STEPS, Arm
+from engine_arms.arms import NUM_STEPS
 from engine_arms.compare import (
     chain_faults,
     compare_forwards,
@@ -19,9 +18,7 @@ from engine_arms.compare import (
     rank_faults,
 )
 from engine_arms.recording import Recording
-from engine_arms.scenarios import SCENARIOS
-from scripts.demo.settings import FLAG
-from scripts.serving import cpu_engine
+from engine_arms.scenarios import ADAPTIVE_NAMES as NAMES
 
 # The steps follow the last few verifications closely, so that they change often.
 CONFIG = {
@@ -31,31 +28,16 @@ CONFIG = {
     "1": {"candidate_steps": [1, 2, NUM_STEPS, 5]},
     "4": {"candidate_steps": [1, NUM_STEPS]},
 }
-NAMES = ("alone", "together")
 
 
 @pytest.fixture(scope="module")
-def adaptive(recorded, tmp_path_factory) -> Callable[[str], Recording]:
-    config = tmp_path_factory.mktemp("adaptive") / "adaptive.json"
-    config.write_text(json.dumps(CONFIG))
-    args = ("--speculative-adaptive", "--speculative-adaptive-config", str(config))
-    asked = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
-
-    def recording(mode: str) -> Recording:
-        arm = Arm(f"adaptive-{mode}", cpu_engine.FORK, (*args, FLAG, mode))
-        return recorded(arm, scenarios=asked, disturbed=False)
-
-    return recording
+def off(adaptive: Callable[..., Recording]) -> Recording:
+    return adaptive("adaptive", "off", CONFIG)
 
 
 @pytest.fixture(scope="module")
-def off(adaptive: Callable[[str], Recording]) -> Recording:
-    return adaptive("off")
-
-
-@pytest.fixture(scope="module")
-def on(adaptive: Callable[[str], Recording]) -> Recording:
-    return adaptive("on")
+def on(adaptive: Callable[..., Recording]) -> Recording:
+    return adaptive("adaptive", "on", CONFIG)
 
 
 def widths(recording: Recording, name: str) -> list[int]:

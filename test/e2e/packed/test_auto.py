@@ -18,7 +18,7 @@ from engine_arms.compare import (
     rank_faults,
 )
 from engine_arms.recording import Recording, record
-from engine_arms.scenarios import SCENARIOS
+from engine_arms.scenarios import named
 from scripts.demo.settings import FLAG
 from scripts.serving import cpu_engine
 from sglang.srt.layers.vocab_parallel_draft_table import (
@@ -52,9 +52,8 @@ def write_table(path: Path) -> Path:
 def auto(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     folder = tmp_path_factory.mktemp("auto")
     env = {VARIABLE: str(write_table(folder / "table.json"))}
-    asked = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
     arm = Arm("auto", cpu_engine.FORK, (FLAG, "auto"), env)
-    return record(arm, folder, scenarios=asked, disturbed=False)
+    return record(arm, folder, scenarios=named(NAMES), disturbed=False)
 
 
 def test_status(auto: Recording) -> None:

@@ -3,7 +3,6 @@ goes by them."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ import pytest
 from draft_recorder import Event
 from draft_recorder.events import CHAIN, EXTEND, SEED
 
-from engine_arms.arms import NUM_STEPS, Arm
+from engine_arms.arms import NUM_STEPS
 from engine_arms.compare import (
     chain_faults,
     events_of,
@@ -20,9 +19,7 @@ from engine_arms.compare import (
     rank_faults,
 )
 from engine_arms.recording import Recording
-from engine_arms.scenarios import SCENARIOS
-from scripts.demo.settings import FLAG
-from scripts.serving import cpu_engine
+from engine_arms.scenarios import ADAPTIVE_NAMES as NAMES
 
 CANDIDATES = [1, 2, NUM_STEPS, 5]
 # Thresholds in the middle of what the model's drafts survive. Larger batches stop drafting
@@ -32,32 +29,17 @@ CONFIG = {
     "1": {"candidate_steps": CANDIDATES},
     "4": {"candidate_steps": [0, 1, NUM_STEPS], "confidence_threshold": 0.68},
 }
-NAMES = ("alone", "together")
-POLICY = ("--speculative-adaptive", "--speculative-adaptive-policy", "confidence")
+POLICY = ("--speculative-adaptive-policy", "confidence")
 
 
 @pytest.fixture(scope="module")
-def confident(recorded, tmp_path_factory) -> Callable[[str], Recording]:
-    config = tmp_path_factory.mktemp("confidence") / "adaptive.json"
-    config.write_text(json.dumps(CONFIG))
-    args = (*POLICY, "--speculative-adaptive-config", str(config))
-    asked = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
-
-    def recording(mode: str) -> Recording:
-        arm = Arm(f"confidence-{mode}", cpu_engine.FORK, (*args, FLAG, mode))
-        return recorded(arm, scenarios=asked, disturbed=False)
-
-    return recording
+def off(adaptive: Callable[..., Recording]) -> Recording:
+    return adaptive("confidence", "off", CONFIG, *POLICY)
 
 
 @pytest.fixture(scope="module")
-def off(confident: Callable[[str], Recording]) -> Recording:
-    return confident("off")
-
-
-@pytest.fixture(scope="module")
-def on(confident: Callable[[str], Recording]) -> Recording:
-    return confident("on")
+def on(adaptive: Callable[..., Recording]) -> Recording:
+    return adaptive("confidence", "on", CONFIG, *POLICY)
 
 
 def verified(recording: Recording, name: str) -> list[list[list[float]]]:

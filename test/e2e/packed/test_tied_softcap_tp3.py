@@ -17,7 +17,7 @@ from engine_arms.compare import (
     rank_faults,
 )
 from engine_arms.recording import Recording, record
-from engine_arms.scenarios import SCENARIOS
+from engine_arms.scenarios import named
 from scripts.small_model.spec import ModelSpec
 
 TIED = ModelSpec(
@@ -40,7 +40,6 @@ pytestmark = pytest.mark.slow
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Dense and packed."""
     override = json.dumps({"final_logit_softcapping": SOFTCAP})
-    asked = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
     recordings = []
     for name in ("dense", "packed"):
         arm = ARMS[name]
@@ -49,7 +48,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
             record(
                 Arm(name, arm.fork, args),
                 tmp_path_factory.mktemp(name),
-                scenarios=asked,
+                scenarios=named(NAMES),
                 disturbed=False,
                 model=prepare_model(TIED),
                 tp=TP,

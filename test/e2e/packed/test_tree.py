@@ -16,7 +16,7 @@ from engine_arms.compare import (
     rank_faults,
 )
 from engine_arms.recording import COUNTED, Recording, record
-from engine_arms.scenarios import SCENARIOS
+from engine_arms.scenarios import named
 
 TOPK = 4
 WORD = 4
@@ -30,12 +30,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Dense and packed."""
-    asked = [scenario for scenario in SCENARIOS if scenario.name in NAMES]
     dense, packed = (
         record(
             ARMS[name],
             tmp_path_factory.mktemp(name),
-            scenarios=asked,
+            scenarios=named(NAMES),
             disturbed=False,
             speculation=tree_args(TOPK),
         )

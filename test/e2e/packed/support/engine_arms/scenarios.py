@@ -219,3 +219,12 @@ AFTER = Scenario("after", fixed(after), concurrency=4)
 def with_rids(name: str, bodies: Sequence[Body]) -> list[Body]:
     """The bodies with request ids `name/0`, `name/1`, …"""
     return [item | {"rid": f"{name}/{i}"} for i, item in enumerate(bodies)]
+
+
+# Of the arms whose number of steps adapts: requests one at a time, and many at once.
+ADAPTIVE_NAMES = ("alone", "together")
+
+
+def named(names: Sequence[str]) -> list[Scenario]:
+    """The scenarios with these names, in their own order."""
+    return [scenario for scenario in SCENARIOS if scenario.name in names]
