@@ -15,6 +15,10 @@ FALLBACKS = "test/e2e/packed/test_fallbacks.py"
 AUTO = "test/e2e/packed/test_auto.py"
 SERVED = "starts"
 REFUSED = "refused on a CPU"
+REFUSED_BY_STOCK = (
+    "refused by stock; the fork's engine serves DSPARK (`docs/block-drafts.md`)"
+)
+NO_CPU = "it needs CUDA"
 NO_MODEL = "no model that the CPU engine serves has it"
 
 
@@ -70,7 +74,7 @@ REASONS = {
         "fails: 0 active Triton drivers",
     ),
     DenseReason.SAMPLED_DRAFT: ReasonCase(
-        {"sampled_draft": True}, "DSPARK, which samples its draft", REFUSED
+        {"sampled_draft": True}, "DSPARK, which samples its draft", REFUSED_BY_STOCK
     ),
     DenseReason.CANDIDATE_SEARCH: ReasonCase(
         {"candidate_search": True}, "DFLASH with a lattice of candidates", REFUSED
@@ -81,7 +85,7 @@ REASONS = {
         REFUSED,
     ),
     DenseReason.MEGAKERNEL: ReasonCase(
-        {"megakernel": True}, "DSPARK through NVIDIA's megakernel", REFUSED
+        {"megakernel": True}, "DSPARK through NVIDIA's megakernel", NO_CPU
     ),
     DenseReason.TOKEN_MAP: ReasonCase(
         {"token_map": True},
