@@ -183,6 +183,7 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         self._decided: Optional[AdaptiveStepSlot] = None
 
     def get_steps_for_batch(self, batch_size: int) -> int:
+        """Steps of the next round, chosen again where the batch size changes its slot."""
         slot = self._route(batch_size)
         survival = self._estimator.survival()
         if slot is not self._decided and survival is not None:
@@ -206,6 +207,8 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
     def on_verify_complete(
         self, num_correct_drafts_per_req: List[int], batch_size: int
     ) -> Optional[int]:
+        """Learn from a verify, whose accepted drafts exclude the bonus token, and choose
+        again; the new number of steps, or ``None`` where it stays."""
         slot, latest = self._route(batch_size), self._latest
         self._latest = None
         if latest is None:

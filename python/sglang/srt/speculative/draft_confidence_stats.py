@@ -42,6 +42,7 @@ class DraftConfidenceTotals:
     accept_length_sum: float = 0.0
 
     def add(self, other: DraftConfidenceTotals) -> None:
+        """Add the sums of another to these."""
         self.num_verifies += other.num_verifies
         self.num_drafts += other.num_drafts
         self.probability_sum += other.probability_sum
@@ -176,10 +177,12 @@ class DraftConfidenceStats:
         }
 
     def on_idle(self) -> None:
+        """Write what was collected: nothing waits for it."""
         if self.collector is not None:
             self.collector.flush()
 
     def reset(self) -> None:
+        """Start over, as the server's other counters do."""
         self.interval, self.life = DraftConfidenceTotals(), DraftConfidenceTotals()
 
 
