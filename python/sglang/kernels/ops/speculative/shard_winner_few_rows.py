@@ -12,7 +12,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from . import shard_winner_torch
-from .shard_winner_torch import BLOCK, FLOAT32_MAX, LOG2_E, NO_TOKEN, capped, write_step
+from .shard_winner_torch import BLOCK, LOG2_E, NO_TOKEN, capped, write_step
 
 # Measured with benchmark/vocab_parallel_draft/bench_few_rows.py.
 MOST_ROWS = 4
@@ -49,10 +49,11 @@ def reduce_rows(
 ) -> Optional[torch.Tensor]:
     """Words FP32 ``[3, rows_padded]`` of logits ``[rows, valid_width]``, neither 0.
 
-    ``None`` if a row holds a NaN: its winner is still to be found.
+    ``None`` if a log-sum-exp is not finite: the row may hold a NaN, or a logit whose
+    exponent of two overflows.
     """
     found = [_reduce_row(row, softcap) for row in logits]
-    if any(math.isnan(logsumexp) for _, _, logsumexp in found):
+    if not all(math.isfinite(logsumexp) for _, _, logsumexp in found):
         return None
     rest = (0,) * (rows_padded - len(found))
     values, columns, logsumexps = zip(*found)
@@ -86,10 +87,12 @@ def merge_words(
 def _reduce_row(row: torch.Tensor, softcap: Optional[float]) -> Row:
     values = capped(row.to(torch.float32, copy=True), softcap)
     column = _first_maximum(values)
-    top = values[column].item()
-    shift = min(max(top, -FLOAT32_MAX), FLOAT32_MAX)
-    total = _sum(values.sub_(shift).mul_(LOG2_E).exp2_())
-    return top, column, (math.log(total) if total else -math.inf) + shift
+    top = values[column]
+    best = top.item()
+    shift = top.mul(-LOG2_E)
+    total = _sum(torch.add(shift, values, alpha=LOG2_E, out=values).exp2_())
+    logsumexp = math.log(total) - shift.item() / LOG2_E if total > 0 else math.nan
+    return best, column, logsumexp
 
 
 def _sum(values: torch.Tensor) -> float:

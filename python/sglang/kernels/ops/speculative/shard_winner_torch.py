@@ -106,11 +106,14 @@ def reduce_tiles(
     on_cpu = logits.device.type == "cpu"
     parts = []
     for tile in logits.split(tile_rows):
-        options = (tile, softcap, workspace, chunk, select)
-        part = _reduce_tile(*options, mask_nan=not on_cpu)
-        # On the CPU a look at the result is cheaper than masking every logit.
-        if on_cpu and part[-1].isnan().any():
-            part = _reduce_tile(*options, mask_nan=True)
+        options = (softcap, workspace, chunk, select)
+        part = _reduce_tile(tile, *options, careful=not on_cpu)
+        # On the CPU a look at the result is cheaper than care for every logit.
+        if on_cpu and not part[-1].isfinite().all():
+            odd = ~part[-1].isfinite()
+            again = _reduce_tile(tile[odd], *options, careful=True)
+            for field, of_odd_rows in zip(part, again):
+                field[odd] = of_odd_rows
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
@@ -129,34 +132,55 @@ def _reduce_tile(
     workspace: torch.Tensor,
     chunk: int,
     select: Select,
-    mask_nan: bool,
+    careful: bool,
 ) -> Tensors:
     """``reduce_tiles`` of a few rows, in one read of their logits.
 
-    Without ``mask_nan`` a row that holds a NaN gets a NaN log-sum-exp, and its winners
-    mean nothing.
+    Without ``careful`` a row that holds a NaN, or a maximum that is not finite or nearly
+    so, gets a log-sum-exp that is not finite, and its winners mean nothing.
     """
     rows, width = logits.shape
     maxima = workspace.new_empty((rows, -(-width // BLOCK)))
     starts = range(0, width, chunk)
-    tops = workspace.new_empty((len(starts), rows))
-    sums = torch.empty_like(tops)
+    sums = workspace.new_empty((len(starts), rows))
+    shifts = torch.empty_like(sums, dtype=torch.float64)
     for i, start in enumerate(starts):
         columns = logits[:, start : start + chunk]
         # Contiguous, so that tanh rounds here as it does in the dense path.
         values = workspace[: columns.numel()].view(columns.shape)
         capped(values.copy_(columns), softcap)
-        numbers = torch.where(values.isnan(), LOWEST, values) if mask_nan else values
+        numbers = torch.where(values.isnan(), LOWEST, values) if careful else values
         blocks = maxima[:, start // BLOCK : -(-(start + columns.shape[1]) // BLOCK)]
         _block_maxima(numbers, out=blocks)
-        torch.amax(blocks, dim=1, out=tops[i])
-        values.sub_(_finite(tops[i]).unsqueeze(1)).mul_(LOG2_E).exp2_()
-        torch.sum(values, dim=1, out=sums[i])
+        shifts[i] = _shift_exponents(values, blocks.amax(dim=1), careful)
+        torch.sum(values.exp2_(), dim=1, out=sums[i])
 
-    shift = _finite(tops.amax(dim=0))
-    total = (tops.sub_(shift).mul_(LOG2_E).exp2_().mul_(sums)).sum(dim=0)
-    winners = select(logits, softcap, maxima, mask_nan)
-    return *winners, total.log_().add_(shift)
+    shift = shifts.amax(dim=0)
+    total = (shifts.sub_(shift).exp_().mul_(sums)).sum(dim=0)
+    winners = select(logits, softcap, maxima, careful)
+    return *winners, total.log_().add_(shift).float()
+
+
+def _shift_exponents(
+    values: torch.Tensor, top: torch.Tensor, careful: bool
+) -> torch.Tensor:
+    """Logits FP32 ``[rows, columns]`` to exponents of two in place, 0 at the maximum.
+
+    Args:
+        top: their maxima ``[rows]``.
+        careful: two passes instead of one; without, magnitudes past 2e38 overflow.
+
+    Returns:
+        What was subtracted from the logits, FP64 ``[rows]``.
+    """
+    if careful:
+        shift = _finite(top)
+        values.sub_(shift.unsqueeze(1)).mul_(LOG2_E)
+        return shift.double()
+    shift = _finite(top.mul_(LOG2_E))
+    torch.add(shift.neg().unsqueeze(1), values, alpha=LOG2_E, out=values)
+    # Rounded, and so not the maximum any more: what was subtracted is what counts.
+    return shift.double().div_(LOG2_E)
 
 
 def _block_maxima(values: torch.Tensor, out: torch.Tensor) -> None:
