@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prepare_pr.docs import LINK
+
 # Sections of a results page that a later one has overtaken.
 SUPERSEDED = "Earlier"
 LONG = 14  # rows; a longer table is folded
@@ -57,7 +59,8 @@ def blocks(lines: list[str]) -> list[list[str]]:
 def sections(text: str, source: Source) -> list[Table]:
     """Every section of a results page as it stands, but for those that are superseded.
 
-    The words above the first heading of level two go before the first of them.
+    The words above the first heading of level two go before the first of them. Of a link
+    to a file beside the page its text stays.
     """
     found, lines = [], text.splitlines()
     heads = [i for i, line in enumerate(lines) if re.match("##? ", line)]
@@ -66,7 +69,9 @@ def sections(text: str, source: Source) -> list[Table]:
         title = lines[start].lstrip("# ")
         while end > start and not lines[end - 1].strip():
             end -= 1
-        body = "\n".join(lines[start + 1 : end]).strip().splitlines()
+        body = (
+            re.sub(LINK, r"\1", "\n".join(lines[start + 1 : end])).strip().splitlines()
+        )
         if not body or title.startswith(SUPERSEDED):
             continue
         if lines[start].startswith("# ") and not any(x.startswith("|") for x in body):

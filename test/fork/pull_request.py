@@ -35,7 +35,7 @@ Warm.
 | --- | --- |
 | 8 | 31.25 |
 
-Within the noise.
+Within the [noise](records/noise.json).
 """
 ROW = """\
     <tr>
