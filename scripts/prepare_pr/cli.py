@@ -73,6 +73,7 @@ def prepare(project: Project, options: argparse.Namespace) -> int:
             size(tree, ids[0], ids[-1]),
             *(size(tree, a, b) for a, b in zip(ids, ids[1:])),
         ],
+        kinds={name: size(tree, ids[0], ids[-1], *only) for name, only in kinds(tree)},
         contents=contents,
         checks=checks,
         results=results,
@@ -106,9 +107,20 @@ def paths_in(
     return sorted(map(inside, new)), sorted(map(inside, files.keys() - new))
 
 
-def size(tree: Tree, old: str, new: str) -> str:
-    """`N files, +A -R` between two commits."""
-    lines = checkout.git(tree.root, "diff", "--numstat", old, new).splitlines()
+def kinds(tree: Tree) -> list[tuple[str, list[str]]]:
+    """What a reviewer reads apart, each with git's patterns of its paths."""
+    package = tree.package.relative_to(tree.root).as_posix()
+    return [
+        ("the package", [package, f":!{package}/test"]),
+        ("tests and their kits", ["test", f"{package}/test"]),
+        ("documentation and benchmark", ["docs_new", "benchmark"]),
+    ]
+
+
+def size(tree: Tree, old: str, new: str, *only: str) -> str:
+    """`N files, +A -R lines` between two commits, of the paths that match `only`."""
+    command = ["diff", "--numstat", old, new, "--", *only]
+    lines = checkout.git(tree.root, *command).splitlines()
     counts = [line.split("\t")[:2] for line in lines]
     added = sum(int(a) for a, _ in counts if a != "-")
     removed = sum(int(r) for _, r in counts if r != "-")

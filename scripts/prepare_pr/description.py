@@ -22,6 +22,7 @@ class Facts:
     base: str
     stack: list[Commit]
     sizes: list[str]
+    kinds: dict[str, str]
     contents: Contents
     checks: list[Check]
     results: Results
@@ -61,8 +62,8 @@ def motivation() -> str:
 
 def modifications(facts: Facts) -> str:
     lines = [
-        "Commits, in an order in which each can be reviewed, and merged, without those "
-        "after it:",
+        "Commits, each of which imports without those after it, and none of which "
+        "changes a launch without the flags:",
         "",
     ]
     for commit, size in zip(facts.stack, facts.sizes[1:], strict=True):
@@ -70,7 +71,12 @@ def modifications(facts: Facts) -> str:
         lines.append(f"- **{commit.title}** ({size}). {about}")
     new = len(facts.contents.new)
     changed = len(facts.contents.files) - new
-    lines += ["", f"In all {facts.sizes[0]}: {new} new files, {changed} changed.", ""]
+    kinds = "; ".join(f"{name}: {text}" for name, text in facts.kinds.items())
+    lines += [
+        "",
+        f"In all {facts.sizes[0]}: {new} new files, {changed} changed. {kinds}.",
+    ]
+    lines += [""]
     lines += folded("Changes of existing files, and why", reasons(facts.contents))
     lines += [f"\n**To do by hand:** {text}." for text in facts.missing]
     return "\n".join(lines)

@@ -16,11 +16,12 @@ from fork.project import ForkError, Project
 from prepare_pr import tables
 from prepare_pr.tables import Source, Table
 
-# Committed ones only: what a build folder holds may be of any commit.
+# Committed ones only: what a build folder holds may be of any commit. In this order.
 COMMITTED = (
     "docs/families.json",
-    "benchmark/**/records/**/*.json",
+    "benchmark/**/records/**/demo*.json",
     "benchmark/**/results-*.md",
+    "benchmark/**/records/**/*.json",
 )
 
 

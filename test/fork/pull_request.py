@@ -67,6 +67,7 @@ def fill(workshop):
     write = workshop.write
     write("python/sglang/kernels/ops/speculative/k.py", "k = 1\n")
     write("python/sglang/srt/layers/n.py", IMPORTS)
+    write("python/sglang/test/kits/n_kit.py", "n = 1\n")
     write("test/registered/spec/test_n.py", TEST)
     write("benchmark/vpd/bench.py", "print(1)\n")
     write("benchmark/vpd/results-cpu.md", RESULTS)

@@ -28,6 +28,14 @@ def test_every_figure_of_the_description_is_in_a_record(shop, tmp_path):
     assert first == digest.sub("", again).replace("62.5", "")
 
 
+def test_what_a_reviewer_reads_apart(shop, tmp_path):
+    """Red when lines of tests are counted as the package's, in either layout."""
+    text = prepare(shop, tmp_path / "tree")[2]
+    assert "the package: 3 files, +5 -0 lines;" in text
+    assert "tests and their kits: 2 files, +4 -0 lines;" in text
+    assert "documentation and benchmark: 2 files, +" in text
+
+
 def test_what_a_later_run_has_overtaken_is_left_out(shop, tmp_path):
     """Red when an old figure is shown beside the new one, or a build folder's, which may
     be of any commit."""

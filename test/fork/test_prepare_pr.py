@@ -24,6 +24,7 @@ def test_a_tree_is_made_from_the_wheel_and_gets_the_stack(shop, tmp_path):
     assert eagle.split("\n\n")[1].split() == [
         "python/sglang/srt/layers/m.py",
         "python/sglang/srt/layers/n.py",
+        "python/sglang/test/kits/n_kit.py",
         "test/registered/spec/test_n.py",
     ]
     assert docs.split("\n\n")[1].split() == [
