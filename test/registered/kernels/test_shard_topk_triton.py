@@ -19,7 +19,7 @@ from sglang.test.kits import shard_winner_numeric_cases as numerics
 from sglang.test.kits import shard_winner_selection_cases as selection
 from sglang.test.kits import triton_interpreter_kit as interpreter
 from sglang.test.kits.shard_topk_kit import ShardTopkCase, reference_topk
-from sglang.test.kits.shard_winner_kernel_cases import SPECIALS
+from sglang.test.kits.shard_winner_kernel_cases import special_shards
 from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=90, suite="base-a-test-cpu")
@@ -43,19 +43,13 @@ class KernelCases:
         # chunk, the chunks of a row, or the chunks that are looked at again.
         random = np.random.default_rng(0)
         for example in range(24):
-            rows, vocab = int(random.integers(1, 6)), int(random.integers(16, 1500))
-            values = random.standard_normal((rows, vocab)) * random.choice([1, 20, 1e4])
-            chosen = random.choice(SPECIALS, (rows, vocab))
-            share = random.choice([0.0, 1.5 / vocab, 0.3, 1.0], (rows, 1))
-            values = np.where(random.random((rows, vocab)) < share, chosen, values)
-            logits = torch.from_numpy(values).to(selection.DTYPES[example % 3])
-            cuts = sorted(random.integers(0, vocab + 1, int(random.integers(0, 4))))
-            edges = [0, *map(int, cuts), vocab]
+            dtype = selection.DTYPES[example % 3]
+            logits, bounds = special_shards(random, 6, (16, 1500), dtype)
             small = mock.patch.multiple(winner, WARPS=1, VECTOR_BYTES=8)
             with self.subTest(example=example), small:
                 self.check_topk(
                     logits,
-                    list(zip(edges, edges[1:])),
+                    bounds,
                     k=topk.KS[example % len(topk.KS)],
                     row_gap=example % 3,
                 )

@@ -3,6 +3,7 @@
 Mix-ins for a ``ShardWinnerCase``, in the interpreter and on a GPU.
 """
 
+from typing import Tuple
 from unittest import mock
 
 import numpy as np
@@ -17,6 +18,7 @@ from sglang.kernels.ops.speculative.shard_winner import (
 from sglang.test.kits import shard_winner_numeric_cases as numerics
 from sglang.test.kits import shard_winner_selection_cases as selection
 from sglang.test.kits.shard_winner_kit import (
+    Bounds,
     assert_matches_reference,
     even_bounds,
     reference_selection,
@@ -29,6 +31,20 @@ SPECIALS = (0.0, -0.0, 1.0, 30.0, -30.0, 1e4, -1e4, INF, -INF, NAN)
 """Values that a shard may hold beside random ones."""
 
 
+def special_shards(
+    random: np.random.Generator, most_rows: int, vocabs: Tuple[int, int], dtype
+) -> Tuple[torch.Tensor, Bounds]:
+    """Logits with none, one, a third or all ``SPECIALS`` in a row, and random shards."""
+    rows, vocab = int(random.integers(1, most_rows)), int(random.integers(*vocabs))
+    values = random.standard_normal((rows, vocab)) * random.choice([1, 20, 1e4])
+    chosen = random.choice(SPECIALS, (rows, vocab))
+    share = random.choice([0.0, 1.5 / vocab, 0.3, 1.0], (rows, 1))
+    values = np.where(random.random((rows, vocab)) < share, chosen, values)
+    cuts = sorted(random.integers(0, vocab + 1, int(random.integers(0, 4))))
+    edges = [0, *map(int, cuts), vocab]
+    return torch.from_numpy(values).to(dtype), list(zip(edges, edges[1:]))
+
+
 class KernelCases:
     """What depends on how the kernels split and address their work."""
 
@@ -38,16 +54,10 @@ class KernelCases:
         small = dict(WARPS=1, VECTOR_BYTES=8, UNROLL=2, TARGET_PROGRAMS=40)
         random = np.random.default_rng(0)
         for example in range(24):
-            rows, vocab = int(random.integers(1, 10)), int(random.integers(1, 2000))
-            values = random.standard_normal((rows, vocab)) * random.choice([1, 20, 1e4])
-            chosen = random.choice(SPECIALS, (rows, vocab))
-            share = random.choice([0.0, 1.5 / vocab, 0.3, 1.0], (rows, 1))
-            values = np.where(random.random((rows, vocab)) < share, chosen, values)
-            logits = torch.from_numpy(values).to(numerics.DTYPES[example % 3])
-            cuts = sorted(random.integers(0, vocab + 1, int(random.integers(0, 4))))
-            edges = [0, *map(int, cuts), vocab]
+            dtype = numerics.DTYPES[example % 3]
+            logits, bounds = special_shards(random, 10, (1, 2000), dtype)
             with self.subTest(example=example), mock.patch.multiple(launch, **small):
-                self.check(logits, list(zip(edges, edges[1:])), row_gap=example % 3)
+                self.check(logits, bounds, row_gap=example % 3)
 
     def test_work_is_split_as_on_a_gpu(self):
         # Red if the combination of the chunks drops one, or takes a later one in a tie.
