@@ -16,7 +16,7 @@ AUTO = "test/e2e/packed/test_auto.py"
 SERVED = "starts"
 REFUSED = "refused on a CPU"
 REFUSED_BY_STOCK = (
-    "refused by stock; the fork's engine serves DSPARK (`docs/block-drafts.md`)"
+    "refused by stock; starts with the edits for the engine (`docs/block-drafts.md`)"
 )
 NO_CPU = "it needs CUDA"
 NO_MODEL = "no model that the CPU engine serves has it"
