@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import torch
 
+from sglang.srt.arg_groups import validation_hook
 from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative import chain_confidence_install, eagle_worker_v2
@@ -197,6 +198,48 @@ class TestInstall(CustomTestCase):
         status = self.install(worker, [reason], False)
         self.assertEqual(status, {"collects": False, "reason": "pipeline_parallel"})
         self.assertIsNone(draft.draft_confidence)
+
+
+class TestWhatIsServed(CustomTestCase):
+    def test_speculation_with_stages(self):
+        """Red when SGLang serves another draft with stages: its chains are to be
+        carried, too, or their probabilities are lost without a reason."""
+        served = dict(
+            speculative_algorithm="EAGLE",
+            disable_overlap_schedule=True,
+            enable_multi_layer_eagle=False,
+            speculative_adaptive=False,
+            disaggregation_mode="null",
+            min_free_slots_delay=None,
+        )
+        relays, prefill = {"relays": True}, dict(disaggregation_mode="prefill")
+        for options, is_served in (
+            (relays, True),
+            (relays | dict(speculative_algorithm="EAGLE3"), False),
+            (relays | dict(speculative_algorithm="STANDALONE"), False),
+            (relays | dict(speculative_algorithm="DFLASH"), False),
+            (relays | dict(enable_multi_layer_eagle=True), False),
+            (relays | dict(speculative_adaptive=True), False),
+            (relays | prefill, False),
+            ({}, False),
+            (prefill, True),
+            (dict(speculative_algorithm="DSPARK"), False),
+            (relays | prefill | dict(speculative_algorithm="DSPARK"), False),
+            (prefill | dict(speculative_algorithm="DSPARK"), True),
+        ):
+            fields = served | options
+            with (
+                self.subTest(**options),
+                envs.SGLANG_ENABLE_PP_SPEC.override(fields.pop("relays", False)),
+                patch.object(validation_hook, "attn_dp_enabled_of", lambda cfg: False),
+                (
+                    contextlib.nullcontext()
+                    if is_served
+                    else self.assertRaises(AssertionError)
+                ),
+            ):
+                check = validation_hook.check_pipeline_parallel_compat
+                check(SimpleNamespace(**fields))
 
 
 class TestPlaceholders(CustomTestCase):
