@@ -127,7 +127,11 @@ class DraftConfidenceStats:
         stride: int,
     ) -> None:
         """Take one result on the CPU, before the worker is told its accept lengths: the
-        confidence policy decides on them with what it observes here."""
+        confidence policy decides on them with what it observes here. Nothing of a worker
+        that does not collect, whose verifies without drafts would count otherwise."""
+        status = getattr(worker, "draft_confidence_status", None)
+        if status is None or not status["collects"]:
+            return
         controller = getattr(worker, "adaptive_controller", None)
         if controller is not None and isinstance(controller.params, ConfidencePolicy):
             controller.params.observe(result, going_on(reqs))
@@ -143,8 +147,7 @@ class DraftConfidenceStats:
 
         Args:
             result: ``draft_probability`` FP32 ``[rows, steps]`` beside
-                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts, and where the
-                worker does not collect.
+                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts.
             stride: tokens of a row that the target verified; 1 without drafts.
         """
         probability = result.draft_probability
