@@ -178,6 +178,35 @@ class TestPolicy(PolicyCase):
         steps = [self.round(policy, 0.05) for _ in range(12)]
         self.assertEqual(steps, [0, 0, 0, 1] * 3)
 
+    def test_a_probe_waits_for_its_batch_size(self):
+        """Red when batches of two sizes in turn, each of which stopped drafting, are
+        never tried again: the other's decision came in between."""
+        entry = {"candidate_steps": [0, 1], "update_interval": 4}
+        entries = {"1": entry, "4": entry, "confidence_threshold": 0.5}
+        policy = ConfidencePolicy(1, self.config(entries))
+        drafted = {1: [], 4: []}
+        for _ in range(15):
+            for rows in (1, 4):
+                steps = policy.get_steps_for_batch(rows)
+                drafted[rows].append(steps)
+                chain = [[0.05] * steps] * rows if steps else None
+                policy.observe(result(chain, [[0.05]] * rows))
+                policy.on_verify_complete([0] * rows, rows)
+        for steps in drafted.values():
+            self.assertEqual(steps[-10:].count(1), 2)
+
+    def test_nothing_known_at_no_steps(self):
+        """Red when a server that starts without steps and leaves the draft out then
+        (SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND) never drafts."""
+        policy = self.policy(0, [0, 1, 3], update_interval=4)
+        steps = []
+        for _ in range(5):
+            steps.append(policy.get_steps_for_batch(1))
+            policy.observe(result(None, None))
+            policy.on_verify_complete([0], 1)
+        self.assertEqual(steps, [0, 0, 0, 0, 1])
+        self.assertEqual(policy.on_verify_complete([], 0), None)
+
     def test_no_steps_are_left_when_the_seed_is_sure(self):
         """Red when the seed, which is drafted at zero steps as well, is not read."""
         policy = self.policy(1, [0, 1, 3], confidence_threshold=0.5)

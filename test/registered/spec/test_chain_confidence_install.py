@@ -35,7 +35,12 @@ class TestOffReasons(CustomTestCase):
         """Red when a configuration without a meaning collects, or one with collects
         nothing."""
         chain = dict(
-            has_sites=True, pp_size=1, topk=1, rejection_sampling=False, device="cpu"
+            has_sites=True,
+            pp_size=1,
+            pp_relays_chains=False,
+            topk=1,
+            rejection_sampling=False,
+            device="cpu",
         )
         self.assertIsNone(off_reason(**chain))
         self.assertIsNone(off_reason(**chain | dict(device="cuda", topk=None)))

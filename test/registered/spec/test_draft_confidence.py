@@ -1,5 +1,6 @@
 """Probability of drafted tokens, and what follows from it for a chain."""
 
+import decimal
 import json
 import math
 import tempfile
@@ -7,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sglang.srt.speculative.draft_confidence import (
     TEMPERATURES_FLAG,
@@ -33,6 +35,14 @@ def some_probabilities(rows: int, steps: int) -> torch.Tensor:
 
 def bits(values: torch.Tensor) -> torch.Tensor:
     return values.contiguous().view(torch.int32)
+
+
+def exactly(probability: float, temperature: float) -> float:
+    """``sigmoid(logit(p) / T)`` with forty digits, rounded once."""
+    with decimal.localcontext(decimal.Context(prec=40)):
+        p = decimal.Decimal(probability)
+        odds = ((1 - p).ln() - p.ln()) / decimal.Decimal(temperature)
+        return float(1 / (1 + odds.exp()))
 
 
 class TestSelectedProbability(CustomTestCase):
@@ -70,6 +80,47 @@ class TestCalibrated(CustomTestCase):
         wanted = torch.sigmoid(probability.double().logit() / temperatures.double())
         got = calibrated(probability, temperatures).double()
         self.assertLess((got - wanted).abs().max().item(), 2e-6)
+
+    def test_correctly_rounded(self):
+        """Red when a last bit depends on a library or on the host's vector units: FP64
+        is close enough to the exact value that there is one FP32 number to round to."""
+        probability = torch.cat(
+            [
+                torch.tensor([[1e-30, 1.0 - 2.0**-24, 2.0**-126, 0.5, 1e-3]]),
+                some_probabilities(100, 5),
+            ]
+        )
+        temperatures = torch.tensor([0.3, 2.0, 0.7, 9.0, 1.25])
+        got = calibrated(probability, temperatures)
+        wanted = [
+            [exactly(*pair) for pair in zip(row, temperatures.tolist())]
+            for row in probability.tolist()
+        ]
+        self.assertTrue(torch.equal(bits(got), bits(torch.tensor(wanted))))
+
+    def test_operations_that_ieee_754_rounds(self):
+        """Red when an operation is taken whose last bit is a library's choice."""
+        seen = set()
+
+        class Recorder(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.add(function.overloadpacket.__name__.strip("_"))
+                return function(*args, **(kwargs or {}))
+
+        probability, temperatures = some_probabilities(4, 2), torch.tensor([0.5, 2.0])
+        with Recorder():
+            calibrated(probability, temperatures)
+        arithmetic = {"add", "sub", "mul", "div", "reciprocal", "neg", "rsub"}
+        exact = {"frexp", "round", "clamp", "lt", "eq", "where", "bitwise_or"}
+        shapes = {
+            "slice",
+            "view",
+            "full_like",
+            "to_copy",
+            "lshift",
+            "detach",
+        }
+        self.assertEqual(seen - arithmetic - exact - shapes, set())
 
     def test_the_ends(self):
         """Red when 0 becomes likely or 1 gives an infinite logit to a fit."""

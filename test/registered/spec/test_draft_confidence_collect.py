@@ -28,9 +28,11 @@ class TestCollector(CustomTestCase):
         self.stem = str(Path(folder.name) / "pairs" / "run")
 
     def from_env(self, flag: bool = True, path: str | None = None, **parallel):
-        parallel = {"attn_tp_rank": 0, "pp_rank": 0, "dp_rank": None, "dp_size": 1} | (
-            parallel
-        )
+        ranks = ("attn_tp_rank", "attn_cp_rank", "attn_dp_rank", "pp_rank")
+        parallel = dict.fromkeys(ranks, 0) | {
+            **{"dp_rank": None, "dp_size": 1, "attn_dp_size": 1},
+            **parallel,
+        }
         spec = SimpleNamespace(speculative_draft_confidence=flag)
         with (
             patch(f"{MODULE}.get_spec", lambda: spec),
@@ -89,12 +91,25 @@ class TestCollector(CustomTestCase):
     def test_one_rank_of_a_replica_writes(self):
         """Red when ranks write the same pairs twice, or replicas overwrite each other."""
         self.assertIsNone(self.from_env(attn_tp_rank=1))
+        self.assertIsNone(self.from_env(attn_cp_rank=1))
         self.assertIsNone(self.from_env(pp_rank=1))
         for rank in range(2):
             collector = self.from_env(dp_rank=rank, dp_size=2)
             collector.record(torch.tensor([[0.5]]), [1])
             collector.flush()
-        self.assertEqual(self.shards(), ["run.dp0.steps1.0.pt", "run.dp1.steps1.0.pt"])
+        names = ["run.dp0.steps1.0.pt", "run.dp1.steps1.0.pt"]
+        self.assertEqual(self.shards(), names)
+
+    def test_attention_data_parallel_ranks_write_apart(self):
+        """Red when the schedulers of data-parallel attention, which have requests of
+        their own, overwrite each other."""
+        for rank in range(2):
+            # The controller tells no rank of a replica.
+            collector = self.from_env(attn_dp_rank=rank, attn_dp_size=2, dp_rank=0)
+            collector.record(torch.tensor([[0.5]]), [1])
+            collector.flush()
+        names = ["run.dp0.steps1.0.pt", "run.dp1.steps1.0.pt"]
+        self.assertEqual(self.shards(), names)
 
     def test_not_asked_for(self):
         """Red when a server that was not asked to collect does."""

@@ -29,6 +29,7 @@ from sglang.test.test_utils import CustomTestCase
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 CHAINS = torch.tensor([[0.5, 0.25], [1.0, 0.5], [0.0, 1.0]])
+COLLECTS = {"collects": True}
 
 
 def request(retracted: bool = False, finished: bool = False) -> SimpleNamespace:
@@ -134,8 +135,8 @@ class TestStats(CustomTestCase):
         """Red when a log interval keeps the last one's sums, when an empty one zeroes
         the gauges, or when the server's life loses an interval."""
         stats, gauges = DraftConfidenceStats(), SchedulerStats()
-        worker = SimpleNamespace(draft_confidence_status={"collects": True})
-        nothing = {"draft_confidence": {"collects": True}}
+        worker = SimpleNamespace(draft_confidence_status=COLLECTS)
+        nothing = {"draft_confidence": COLLECTS}
         self.assertEqual(stats.server_info(worker), nothing)
         self.assertEqual(stats.report_interval(gauges), "")
         stats.note_verify([request()], result_of(CHAINS[:1], [1]), 3)
@@ -160,6 +161,7 @@ class TestOnVerify(CustomTestCase):
         policy = ConfidencePolicy(3)
         worker = SimpleNamespace(
             adaptive_controller=SimpleNamespace(params=policy),
+            draft_confidence_status=COLLECTS,
             on_verify_complete_cpu=lambda correct, batch_size: seen.append(
                 (policy._latest.probability, correct)
             ),
@@ -188,7 +190,10 @@ class TestOnVerify(CustomTestCase):
     def test_a_finished_request_is_no_evidence(self):
         """Red when the policy looks at rows of requests that had finished."""
         policy = ConfidencePolicy(3)
-        worker = SimpleNamespace(adaptive_controller=SimpleNamespace(params=policy))
+        worker = SimpleNamespace(
+            adaptive_controller=SimpleNamespace(params=policy),
+            draft_confidence_status=COLLECTS,
+        )
         reqs = [request(finished=True), request()]
         result = result_of(CHAINS[:2], [1, 2])
         DraftConfidenceStats().on_verify(worker, reqs, result, 3)
@@ -198,16 +203,27 @@ class TestOnVerify(CustomTestCase):
     def test_other_policies(self):
         """Red when a worker without the policy fails, or another one is handed what it
         does not know."""
-        for worker in (
-            SimpleNamespace(),
-            SimpleNamespace(adaptive_controller=None),
-            SimpleNamespace(
-                adaptive_controller=SimpleNamespace(params=AdaptiveSpeculativeParams(3))
-            ),
+        other = SimpleNamespace(params=AdaptiveSpeculativeParams(3))
+        for attributes in (
+            {},
+            {"adaptive_controller": None},
+            {"adaptive_controller": other},
         ):
+            worker = SimpleNamespace(draft_confidence_status=COLLECTS, **attributes)
             stats = DraftConfidenceStats()
             stats.on_verify(worker, [request()], result_of(CHAINS[:1], [1]), 3)
             self.assertEqual(stats.life.num_verifies, 1)
+
+    def test_a_worker_that_does_not_collect(self):
+        """Red when rounds of zero adaptive steps give numbers to a request, or to a
+        server that says that it collects nothing."""
+        refused = {"collects": False, "reason": "sampled_draft"}
+        for attributes in ({}, {"draft_confidence_status": refused}):
+            stats, req = DraftConfidenceStats(), request()
+            worker = SimpleNamespace(adaptive_controller=None, **attributes)
+            stats.on_verify(worker, [req], result_of(None, [0]), 1)
+            self.assertIsNone(req.draft_confidence)
+            self.assertEqual(stats.life.num_verifies, 0)
 
 
 class TestResponse(CustomTestCase):

@@ -181,12 +181,16 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         self._estimator = Estimator(max(self.candidate_steps))
         self._latest: Optional[_Observation] = None
         self._decided: Optional[AdaptiveStepSlot] = None
+        self._to_probe: List[AdaptiveStepSlot] = []
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """Steps of the next round, chosen again where the batch size changes its slot."""
         slot = self._route(batch_size)
         survival = self._estimator.survival()
-        if slot is not self._decided and survival is not None:
+        if slot in self._to_probe:
+            self._to_probe.remove(slot)
+            self._decided = slot
+        elif slot is not self._decided and survival is not None:
             # A batch of another size, after the last decision.
             slot.current_steps = self._choose(slot, survival)
             self._decided = slot
@@ -221,9 +225,11 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         self._estimator.observe(latest.probability, counts, latest.seeds)
         before = slot.current_steps
         survival = self._estimator.survival()
-        if survival is not None:
-            slot.current_steps = self._probed(slot, self._choose(slot, survival))
-            self._decided = slot
+        # Nothing is known while zero steps leave the draft out altogether
+        # (SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND).
+        chosen = before if survival is None else self._choose(slot, survival)
+        slot.current_steps = self._probed(slot, chosen)
+        self._decided = slot
         return slot.current_steps if slot.current_steps != before else None
 
     def _choose(self, slot: AdaptiveStepSlot, survival: List[float]) -> int:
@@ -237,6 +243,9 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         if slot._batch_count < slot.update_interval or len(slot.candidate_steps) == 1:
             return chosen
         slot._batch_count = 0
+        if slot not in self._to_probe:
+            # Batches of other sizes may come before its next one.
+            self._to_probe.append(slot)
         return slot.candidate_steps[1]
 
     def _calibrated(

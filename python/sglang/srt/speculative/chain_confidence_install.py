@@ -1,7 +1,7 @@
 """Whether a spec worker collects the probabilities of its chains, decided at start.
 
 The decision is the same on every rank of the draft, and so is the adaptive policy that
-goes by it.
+goes by it. With pipeline stages it is the last one's, which hosts the draft.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from sglang.srt.arg_groups.draft_confidence_hook import POLICY_FLAG, longest_chain
+from sglang.srt.environ import envs
 from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, shards_of
 from sglang.srt.runtime_context import get_exec, get_parallel, get_schedule, get_spec
 from sglang.srt.speculative.adaptive_confidence import confidence_policy
@@ -28,6 +29,7 @@ class OffReason(str, Enum):
     """Why no probabilities are collected; the value is its name."""
 
     UNSUPPORTED_WORKER = "unsupported_worker"
+    # A prefill server: its stages hand on no chains, and verify none.
     PIPELINE_PARALLEL = "pipeline_parallel"
     TREE = "tree"
     # Sampled drafts are accepted by another rule than their probability tells.
@@ -40,13 +42,14 @@ def off_reason(
     *,
     has_sites: bool,
     pp_size: int,
+    pp_relays_chains: bool,
     topk: Optional[int],
     rejection_sampling: bool,
     device: str,
 ) -> Optional[OffReason]:
     """The first reason to collect nothing, or ``None``."""
     conditions = (
-        (pp_size > 1, OffReason.PIPELINE_PARALLEL),
+        (pp_size > 1 and not pp_relays_chains, OffReason.PIPELINE_PARALLEL),
         (not has_sites, OffReason.UNSUPPORTED_WORKER),
         ((topk or 1) > 1, OffReason.TREE),
         (rejection_sampling, OffReason.SAMPLED_DRAFT),
@@ -58,26 +61,16 @@ def off_reason(
 def install_chain_confidence(spec_worker: Any) -> None:
     """Set up collection on a spec worker, or leave it off, and log one line.
 
-    Every rank of the draft's group has to call this, after the draft has its final heads
-    and before CUDA graphs are captured. The decision is also left in
+    Every rank of every pipeline stage has to call this, after the draft has its final
+    heads and before CUDA graphs are captured. The decision is also left in
     ``spec_worker.draft_confidence_status``. The confidence policy replaces SGLang's in
     the worker's adaptive controller only where there is something to go by.
     """
     spec = get_spec()
-    draft_worker = getattr(spec_worker, "draft_worker", None)
-    reason = off_reason(
-        has_sites=hasattr(draft_worker, "draft_confidence"),
-        pp_size=get_parallel().pp_size,
-        topk=spec.speculative_eagle_topk,
-        rejection_sampling=spec.speculative_use_rejection_sampling,
-        device=getattr(draft_worker, "device", "cpu"),
-    )
-    if reason is None and not _install_logsumexps(draft_worker):
-        reason = OffReason.UNSUPPORTED_HEAD
-    if reason is None:
-        draft_worker.draft_confidence = ChainConfidence(
-            _max_rows(), longest_chain(spec), draft_worker.device
-        )
+    reason = _install(getattr(spec_worker, "draft_worker", None))
+    if get_parallel().pp_size > 1:
+        # The other stages have no draft; they report what the last one collects.
+        reason = get_parallel().pp_group.all_gather_object(reason)[-1]
     status: Dict[str, Any] = {"collects": reason is None}
     if reason is not None:
         status["reason"] = reason.value
@@ -88,6 +81,26 @@ def install_chain_confidence(spec_worker: Any) -> None:
         log_info_on_rank0(logger, f"Draft confidence ({algorithm}): {details}")
     if spec.speculative_adaptive and spec.speculative_adaptive_policy == "confidence":
         _choose_policy(spec_worker, reason)
+
+
+def _install(draft_worker: Any) -> Optional[OffReason]:
+    """Set up collection on this rank's draft; the reason where it stays off."""
+    spec = get_spec()
+    reason = off_reason(
+        has_sites=hasattr(draft_worker, "draft_confidence"),
+        pp_size=get_parallel().pp_size,
+        pp_relays_chains=envs.SGLANG_ENABLE_PP_SPEC.get(),
+        topk=spec.speculative_eagle_topk,
+        rejection_sampling=spec.speculative_use_rejection_sampling,
+        device=getattr(draft_worker, "device", "cpu"),
+    )
+    if reason is None and not _install_logsumexps(draft_worker):
+        reason = OffReason.UNSUPPORTED_HEAD
+    if reason is None:
+        draft_worker.draft_confidence = ChainConfidence(
+            _max_rows(), longest_chain(spec), draft_worker.device
+        )
+    return reason
 
 
 def _choose_policy(spec_worker: Any, reason: Optional[OffReason]) -> None:

@@ -8,12 +8,21 @@ give equal output bits on every rank, whatever the number of rows.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 TEMPERATURES_FLAG = "--speculative-draft-confidence-temperatures"
 
 _BELOW_ONE = 1.0 - 2.0**-24
 _SMALLEST = torch.finfo(torch.float32).tiny
+
+_LARGEST = 700.0
+# ln 2 in two parts: a multiple of the first by an exponent is exact.
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+_ARTANH = tuple(2.0 / (2 * k + 1) for k in range(7, -1, -1))
+_EXPONENTIAL = tuple(1.0 / math.factorial(n) for n in range(11, -1, -1))
 
 
 def selected_probability(logits: torch.Tensor, logsumexp: torch.Tensor) -> torch.Tensor:
@@ -45,7 +54,8 @@ def calibrated(probability: torch.Tensor, temperatures: torch.Tensor) -> torch.T
     """Temperature-scaled probability, ``sigmoid(logit(p) / T)`` with a ``T`` a position.
 
     The scaling of SGLang's STS files (sequential temperature scaling), whose fit reads
-    ``probability_logit``.
+    ``probability_logit``. Every host of a group computes it for itself: it takes only
+    operations that IEEE 754 rounds in one way, in FP64, and no library's ``exp``.
 
     Args:
         probability: FP32 ``[rows, steps]``, conditional probabilities of a chain.
@@ -62,11 +72,39 @@ def calibrated(probability: torch.Tensor, temperatures: torch.Tensor) -> torch.T
     if temperatures.shape[0] < steps:
         raise ValueError(f"{temperatures.shape[0]} temperatures for {steps} positions")
     temperatures = temperatures[:steps].to(probability.device)
-    # torch.sigmoid on a CPU depends on where in its tensor an element lies.
-    odds = torch.exp(-(probability_logit(probability) / temperatures))
-    scaled = 1.0 / (1.0 + odds)
+    held = probability.clamp(_SMALLEST, _BELOW_ONE).double()
+    against = _log((1.0 - held) / held) / temperatures.double()
+    odds = _exp(against.clamp_(-_LARGEST, _LARGEST))
+    scaled = (1.0 / (1.0 + odds)).float()
     keeps = (temperatures == 1.0) | (probability == 0.0)
     return torch.where(keeps, probability, scaled)
+
+
+def _log(numbers: torch.Tensor) -> torch.Tensor:
+    """Natural logarithm of positive normal FP64 numbers, to some 1e-13."""
+    fraction, exponent = torch.frexp(numbers)
+    low = fraction < math.sqrt(0.5)
+    fraction = torch.where(low, fraction * 2.0, fraction)
+    exponent = torch.where(low, exponent - 1, exponent).double()
+    ratio = (fraction - 1.0) / (fraction + 1.0)
+    series = _polynomial(ratio * ratio, _ARTANH)
+    return exponent * _LN2_HIGH + (ratio * series + exponent * _LN2_LOW)
+
+
+def _exp(numbers: torch.Tensor) -> torch.Tensor:
+    """Exponential of FP64 numbers between -700 and 700, to some 1e-13."""
+    exponent = torch.round(numbers * (1.0 / math.log(2.0)))
+    rest = numbers - exponent * _LN2_HIGH - exponent * _LN2_LOW
+    power_of_two = ((exponent.long() + 1023) << 52).view(torch.float64)
+    return _polynomial(rest, _EXPONENTIAL) * power_of_two
+
+
+def _polynomial(numbers: torch.Tensor, coefficients: tuple) -> torch.Tensor:
+    """``coefficients`` from the highest power on; no fused multiplication and addition."""
+    total = torch.full_like(numbers, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total.mul_(numbers).add_(coefficient)
+    return total
 
 
 def chain_survival(probability: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import logging
 from pathlib import Path
-from typing import Iterator, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 import torch
 
@@ -59,9 +59,13 @@ class DraftConfidenceCollector:
                 "nothing about a draft. Unset one of them."
             )
         parallel = get_parallel()
-        if parallel.attn_tp_rank != 0 or parallel.pp_rank != 0:
+        if (parallel.attn_tp_rank, parallel.attn_cp_rank, parallel.pp_rank) != (
+            0,
+            0,
+            0,
+        ):
             return None
-        replica = f".dp{parallel.dp_rank}" if parallel.dp_size > 1 else ""
+        replica = _replica(parallel)
         _check_writable(name, path + replica)
         return cls(path + replica)
 
@@ -105,6 +109,14 @@ class DraftConfidenceCollector:
             )
             self._failed = True
             self._recorders.clear()
+
+
+def _replica(parallel: Any) -> str:
+    """What tells the schedulers apart that serve other requests. They are replicas or
+    the ranks of data-parallel attention: SGLang refuses both together."""
+    if parallel.attn_dp_size > 1:
+        return f".dp{parallel.attn_dp_rank}"
+    return f".dp{parallel.dp_rank}" if parallel.dp_size > 1 else ""
 
 
 def _check_writable(name: str, path_stem: str) -> None:

@@ -20,6 +20,7 @@ from sglang.srt.speculative.draft_confidence import (
     expected_accept_length,
 )
 from sglang.srt.speculative.draft_confidence_collect import DraftConfidenceCollector
+from sglang.srt.speculative.pp_relay_confidence import drafted
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 class DraftConfidenceTotals:
     """Sums over the verifies of a request or of a server.
 
-    ``num_drafts`` counts drafted tokens that a verify looked at, ``probability_sum`` adds
-    their probabilities, ``accept_length_sum`` the expected accept lengths.
+    ``num_drafts`` counts drafted tokens that a verify looked at, ``num_placeholders``
+    tokens that stood where nothing was drafted, ``probability_sum`` adds the drafts'
+    probabilities, ``accept_length_sum`` the expected accept lengths.
     """
 
     num_verifies: int = 0
     num_drafts: int = 0
+    num_placeholders: int = 0
     probability_sum: float = 0.0
     accept_length_sum: float = 0.0
 
@@ -45,6 +48,7 @@ class DraftConfidenceTotals:
         """Add the sums of another to these."""
         self.num_verifies += other.num_verifies
         self.num_drafts += other.num_drafts
+        self.num_placeholders += other.num_placeholders
         self.probability_sum += other.probability_sum
         self.accept_length_sum += other.accept_length_sum
 
@@ -61,10 +65,11 @@ class DraftConfidenceTotals:
     def meta_info(self) -> dict[str, float]:
         """A request's fields. ``spec_num_verified_tokens``: rows that the target ran in
         its verifies, whatever number of steps each of them had."""
+        tokens = self.num_drafts + self.num_placeholders + self.num_verifies
         return {
             "spec_draft_confidence": self.confidence,
             "spec_expected_accept_length": self.expected_accept_length,
-            "spec_num_verified_tokens": self.num_drafts + self.num_verifies,
+            "spec_num_verified_tokens": tokens,
         }
 
 
@@ -75,7 +80,8 @@ def verify_totals(
 
     Args:
         probability: FP32 ``[rows, steps]``, exact conditional probabilities of the
-            drafted tokens; ``steps`` may be 0.
+            drafted tokens; ``steps`` may be 0. A NaN row was verified with placeholders
+            (``pp_relay_confidence``) and is expected to give the bonus token.
         temperatures: FP32 ``[positions]`` that the expected accept length is calibrated
             with; the mean probability stays exact.
     """
@@ -85,7 +91,14 @@ def verify_totals(
     lengths = expected_accept_length(chain_survival(chain)).tolist()
     sums = probability.sum(dim=-1, dtype=torch.float64).tolist()
     steps = probability.shape[-1]
-    return [DraftConfidenceTotals(1, steps, *row) for row in zip(sums, lengths)]
+    return [
+        (
+            DraftConfidenceTotals(1, steps, 0, *row)
+            if has_drafts
+            else DraftConfidenceTotals(1, 0, steps, 0.0, 1.0)
+        )
+        for has_drafts, *row in zip(drafted(probability).tolist(), sums, lengths)
+    ]
 
 
 def going_on(reqs: Sequence[Req]) -> list[int]:
@@ -114,7 +127,11 @@ class DraftConfidenceStats:
         stride: int,
     ) -> None:
         """Take one result on the CPU, before the worker is told its accept lengths: the
-        confidence policy decides on them with what it observes here."""
+        confidence policy decides on them with what it observes here. Nothing of a worker
+        that does not collect, whose verifies without drafts would count otherwise."""
+        status = getattr(worker, "draft_confidence_status", None)
+        if status is None or not status["collects"]:
+            return
         controller = getattr(worker, "adaptive_controller", None)
         if controller is not None and isinstance(controller.params, ConfidencePolicy):
             controller.params.observe(result, going_on(reqs))
@@ -130,8 +147,7 @@ class DraftConfidenceStats:
 
         Args:
             result: ``draft_probability`` FP32 ``[rows, steps]`` beside
-                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts, and where the
-                worker does not collect.
+                ``num_correct_drafts_per_req_cpu``; ``None`` without drafts.
             stride: tokens of a row that the target verified; 1 without drafts.
         """
         probability = result.draft_probability
@@ -150,8 +166,16 @@ class DraftConfidenceStats:
             for owner in (req.draft_confidence, self.interval, self.life):
                 owner.add(totals)
         if self.collector is not None:
-            correct = result.num_correct_drafts_per_req_cpu
-            self.collector.record(probability, [correct[row] for row in rows])
+            self._collect(probability, rows, result.num_correct_drafts_per_req_cpu)
+
+    def _collect(
+        self, probability: torch.Tensor, rows: Sequence[int], correct: Sequence[int]
+    ) -> None:
+        """``probability``: of these ``rows``; ``correct`` of all."""
+        kept = drafted(probability)
+        counts = [correct[row] for row, keep in zip(rows, kept.tolist()) if keep]
+        if counts:
+            self.collector.record(probability[kept], counts)
 
     def report_interval(self, stats: SchedulerStats) -> str:
         """Put the interval's means into the gauges' values and start the next interval;

@@ -19,8 +19,13 @@ from sglang.test.kits.gloo_ranks_kit import take_cpu_paths
 from sglang.test.test_utils import publish_build_topology
 
 
-def init_group(rank: int, world_size: int, local_rank: int, device: str) -> Any:
-    """The group, on ``"cpu"`` over gloo or on ``"cuda"`` over NCCL."""
+def init_group(
+    rank: int, world_size: int, local_rank: int, device: str, stages: int = 1
+) -> Any:
+    """The group, on ``"cpu"`` over gloo or on ``"cuda"`` over NCCL.
+
+    ``stages``: pipeline stages that the ranks are split into, each with a group.
+    """
     on_cpu = device == "cpu"
     backend = "gloo" if on_cpu else "nccl"
     if on_cpu:
@@ -33,9 +38,9 @@ def init_group(rank: int, world_size: int, local_rank: int, device: str) -> Any:
         world_size=world_size, rank=rank, local_rank=local_rank, backend=backend
     )
     publish_build_topology(
-        tp_size=world_size,
+        tp_size=world_size // stages,
         ep_size=1,
-        pp_size=1,
+        pp_size=stages,
         device=device,
         world_rank=rank,
         disable_custom_all_reduce=on_cpu,
