@@ -13,6 +13,7 @@ from scripts.calibrate.pairs import Pairs, read_pairs
 from scripts.families.models import llama
 from scripts.families.serve import prompts
 from scripts.serving import Completion, complete, cpu_engine, launch
+from scripts.serving.arms import FLAG
 from scripts.serving.client import get_json
 
 STEPS, TOKENS, STAGES = 3, 24, 2
@@ -35,7 +36,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         *("--pp-size", str(STAGES), "--disable-cuda-graph"),
         *cpu_engine.chain_args(STEPS, "EAGLE"),
         *("--speculative-draft-model-path", str(llama.eagle().write(folder / "draft"))),
-        "--speculative-draft-confidence",
+        *("--speculative-draft-confidence", FLAG, "on"),
     ]
     env = {
         "SGLANG_ENABLE_PP_SPEC": "1",
@@ -98,6 +99,9 @@ def test_the_first_stage_reports_what_the_last_one_drafted(seen: Seen) -> None:
 
 
 def test_the_server_says_so(seen: Seen) -> None:
-    """Red when a server whose first stage has no draft denies that it collects."""
+    """Red when a server whose first stage has no draft denies that it collects, or that
+    its drafts are dense whatever the flag asks for."""
     assert seen.state["draft_confidence"] == {"collects": True}
+    status = {"mode": "on", "path": "dense", "reason": "pipeline_parallel"}
+    assert seen.state["vocab_parallel_draft"] == status
     assert 0 < seen.state["avg_spec_draft_confidence"] <= 1
