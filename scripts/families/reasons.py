@@ -36,7 +36,8 @@ REASONS = {
     DenseReason.PIPELINE_PARALLEL: ReasonCase(
         {"pp_size": 2},
         "`--pp-size 2`",
-        "refused: speculation with stages is for prefill nodes only",
+        "refused; with `SGLANG_ENABLE_PP_SPEC=1` starts: "
+        "`test/e2e/test_draft_confidence_pipelined.py`",
     ),
     DenseReason.DP_LM_HEAD: ReasonCase(
         {"dp_lm_head": True},
