@@ -62,6 +62,16 @@ class TestWorkingMemory(ShardWinnerCase):
         self.assertLess(peak, 2 * workspace)
         self.assertLess(2 * workspace, shard.numel() * 4)
 
+    def test_memory_does_not_grow_with_columns(self):
+        # Red if a wide row is among the few that are upcast as a whole.
+        workspace = 4 * module.WORKSPACE_ELEMENTS
+        width = 4 * module.WORKSPACE_ELEMENTS
+        shard = random_logits(1, width, torch.bfloat16)
+        call = dict(valid_width=width, vocab_start=0)
+        peak = peak_cpu_bytes(lambda: shard_winner(shard, **call))
+        self.assertLess(peak, 2 * workspace)
+        self.assertLess(2 * workspace, shard.numel() * 4)
+
     def test_threads_do_not_change_the_words(self):
         # Red if ids, logits or the log-sum-exp depend on how torch splits the work: ranks
         # that reduce the same logits with other numbers of threads would disagree.

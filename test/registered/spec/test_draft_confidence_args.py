@@ -120,6 +120,20 @@ class TestDraftConfidenceArguments(CustomTestCase):
                     else:
                         self.assert_refused((f"drafts up to {fits}",), **changed)
 
+    def test_temperatures_for_every_chain(self):
+        """Red when an algorithm whose chains are collected cannot be calibrated; NEXTN
+        is EAGLE by now."""
+        options = dict(
+            speculative_draft_confidence=True,
+            speculative_draft_confidence_temperatures=self.temperatures(3),
+        )
+        for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
+            with self.subTest(algorithm=algorithm):
+                handle_draft_confidence(
+                    arguments(speculative_algorithm=algorithm, **options)
+                )
+        self.assert_refused(("not NGRAM",), speculative_algorithm="NGRAM", **options)
+
     def test_thresholds_that_are_no_probability(self):
         """Red when a threshold of 0 or 1 goes through: it would pin the steps."""
         for threshold in (0, 1, 1.5, -0.1, "0.5", True, None):
