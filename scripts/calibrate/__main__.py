@@ -96,6 +96,7 @@ def from_servers(args: argparse.Namespace) -> dict[str, Any]:
     paths = ("model_path", "out", "fork")
     settings = Settings(**options | {name: options[name].absolute() for name in paths})
     check_inputs(settings)
+    source = "fixed prompts" if args.prompts is None else str(args.prompts)
     if args.prompts is None:
         prompts = prompts_for(settings, settings.requests, settings.seed)
         for_pairs = prompts_for(settings, settings.pairs_requests, settings.seed + 1)
@@ -116,7 +117,7 @@ def from_servers(args: argparse.Namespace) -> dict[str, Any]:
         if collects:
             pairs = runs[0].pairs
             fits = fit_positions(pairs.halves()[0])
-            write_temperatures(settings.temperatures_path, fits, pairs, "fixed prompts")
+            write_temperatures(settings.temperatures_path, fits, pairs, source)
     return build_report(
         pairs,
         fits,
@@ -124,7 +125,7 @@ def from_servers(args: argparse.Namespace) -> dict[str, Any]:
         runs=runs,
         prompts=prompts,
         hardware=describe(),
-        source="fixed prompts",
+        source=source,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from scripts.calibrate.measure import Prompt
@@ -12,6 +13,8 @@ from scripts.small_model.folder import make_prompts, read_spec, write_model
 from scripts.small_model.prepare import fixed_prompts
 from scripts.small_model.spec import ModelSpec
 
+# Of one request, in SGLang 0.5.23 without a configuration.
+DEFAULT_CANDIDATES = (1, 3, 5, 7)
 KINDS = ("easy", "hard")
 # Set with `scripts/small_model/simulate.py`: accept lengths of about 5.5 and 1.5 at five
 # drafts, and a draft that is surer of easy tokens, though not sure enough.
@@ -37,6 +40,36 @@ def check_inputs(settings: Settings) -> None:
         check_tp(read_config(settings.model_path), settings.tp)
     if settings.port is not None:
         check_port_free(settings.port)
+    if "with" in settings.order:
+        _check_longest_chain(settings)
+
+
+def _check_longest_chain(settings: Settings) -> None:
+    """The temperatures that are fitted have to be as many as an adaptive server drafts at
+    most."""
+    path, longest = settings.adaptive_config, max(DEFAULT_CANDIDATES)
+    if path is not None:
+        longest = _longest_candidate(path)
+    if settings.num_steps != longest:
+        raise ValueError(
+            f"--num-steps {settings.num_steps}: the adaptive arms draft up to {longest} "
+            f"({path or 'SGLang without --adaptive-config'}), and need a temperature for "
+            f"each. Set --num-steps {longest}, or leave `with` out of --order."
+        )
+
+
+def _longest_candidate(path: Path) -> int:
+    """Of an adaptive configuration, whose entries are batch sizes."""
+    try:
+        entries = [
+            e for size, e in json.loads(path.read_text()).items() if size.isdigit()
+        ]
+        return max(step for entry in entries for step in entry["candidate_steps"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"--adaptive-config {path}: no adaptive configuration of SGLang "
+            f"({type(error).__name__}: {error})"
+        ) from None
 
 
 def prompts_for(settings: Settings, count: int, seed: int) -> list[Prompt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def run_arm(
         log_path=settings.out / f"server-{label}.log",
         env=settings.arm_env(arm),
         python_path=(
-            cpu_engine.python_path(settings.fork) if own_engine else [settings.fork]
+            cpu_engine.python_path(settings.fork)
+            if own_engine
+            else [settings.fork, *_inherited_path()]
         ),
     )
     say(f"[{label}] starting the server, log in {command.log_path}")
@@ -118,6 +121,11 @@ def run_arm(
         rounds=rounds,
         pairs=pairs,
     )
+
+
+def _inherited_path() -> list[Path]:
+    """What a server of the user's own had on its path before the fork."""
+    return [Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
 
 
 def _run_round(

@@ -16,7 +16,7 @@ AUTO = "test/e2e/packed/test_auto.py"
 SERVED = "starts"
 REFUSED = "refused on a CPU"
 REFUSED_BY_STOCK = (
-    "refused by stock; the fork's engine serves DSPARK (`docs/block-drafts.md`)"
+    "refused by stock; starts with the edits for the engine (`docs/block-drafts.md`)"
 )
 NO_CPU = "it needs CUDA"
 NO_MODEL = "no model that the CPU engine serves has it"
@@ -36,7 +36,8 @@ REASONS = {
     DenseReason.PIPELINE_PARALLEL: ReasonCase(
         {"pp_size": 2},
         "`--pp-size 2`",
-        "refused: speculation with stages is for prefill nodes only",
+        "refused; with `SGLANG_ENABLE_PP_SPEC=1` starts: "
+        "`test/e2e/test_draft_confidence_pipelined.py`",
     ),
     DenseReason.DP_LM_HEAD: ReasonCase(
         {"dp_lm_head": True},

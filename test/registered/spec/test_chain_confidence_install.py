@@ -190,7 +190,8 @@ class TestServerInfo(CustomTestCase):
                 spec_algorithm=SimpleNamespace(
                     is_none=lambda: False, is_dspark=lambda: False
                 ),
-                draft_worker=SimpleNamespace(draft_confidence_status=status),
+                draft_worker=None,
+                model_worker=SimpleNamespace(draft_confidence_status=status),
                 metrics_reporter=SimpleNamespace(draft_confidence=stats),
             )
             controller = SimpleNamespace(

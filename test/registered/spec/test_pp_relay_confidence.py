@@ -10,6 +10,8 @@ import torch
 
 from sglang.srt.arg_groups import validation_hook
 from sglang.srt.environ import envs
+from sglang.srt.layers import vocab_parallel_draft_install
+from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative import chain_confidence_install, eagle_worker_v2
 from sglang.srt.speculative.chain_confidence_install import install_chain_confidence
@@ -187,8 +189,30 @@ class TestInstall(CustomTestCase):
             (None, {"collects": True}),
             (head, {"collects": False, "reason": "unsupported_head"}),
         ):
-            worker = SimpleNamespace(draft_worker=None)
-            self.assertEqual(self.install(worker, [said], True), status)
+            # The target's worker: such a stage has no other.
+            self.assertEqual(self.install(SimpleNamespace(), [said], True), status)
+
+    def test_every_stage_is_asked(self):
+        """Red when a stage without a draft does not come to where the stages agree,
+        which the last one would wait for, or says nothing of its path."""
+        asked = []
+        captured = SimpleNamespace(init_cuda_graphs=lambda: None)
+        with (
+            kit.settings(speculative_vocab_parallel_draft="on"),
+            patch.object(
+                chain_confidence_install, "install_chain_confidence", asked.append
+            ),
+            patch.object(
+                vocab_parallel_draft_install,
+                "install_vocab_parallel_draft",
+                asked.append,
+            ),
+        ):
+            for draft_worker in (None, SimpleNamespace(**vars(captured))):
+                stage = SimpleNamespace(tp_worker=captured, draft_worker=draft_worker)
+                Scheduler.init_all_cuda_graphs(stage)
+                for _ in range(2):
+                    self.assertIs(asked.pop(), draft_worker or captured)
 
     def test_a_prefill_server_with_stages(self):
         """Red when a server that verifies nothing collects."""

@@ -59,7 +59,8 @@ def off_reason(
 
 
 def install_chain_confidence(spec_worker: Any) -> None:
-    """Set up collection on a spec worker, or leave it off, and log one line.
+    """Set up collection on a spec worker, or leave it off, and log one line. The target's
+    worker takes its place on a pipeline stage without a draft.
 
     Every rank of every pipeline stage has to call this, after the draft has its final
     heads and before CUDA graphs are captured. The decision is also left in

@@ -31,7 +31,7 @@ def verified(relay: Any, worker: Any, steps: int) -> Optional[torch.Tensor]:
 
     Args:
         relay: the round's ``PPSpecRelayInput``, in the order of its batch.
-        worker: the stage's spec worker, after ``install_chain_confidence``.
+        worker: the stage's model worker, after ``install_chain_confidence``.
     """
     if not worker.draft_confidence_status["collects"]:
         return None

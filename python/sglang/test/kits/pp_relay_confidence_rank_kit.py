@@ -38,7 +38,7 @@ class Stage(SchedulerPPMixin):
             model_config=SimpleNamespace(context_len=64),
         )
         self.tp_worker = SimpleNamespace(model_runner=runner)
-        self.draft_worker = SimpleNamespace(
+        self.model_worker = SimpleNamespace(
             draft_confidence_status={"collects": collects}
         )
         self.pp_group = pp_group or SimpleNamespace(is_first_rank=True)
