@@ -173,4 +173,8 @@ class Server:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
-    return f"was killed by {signal.Signals(-code).name}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal, which has none
+        name = f"signal {-code}"
+    return f"was killed by {name}"

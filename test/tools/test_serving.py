@@ -140,10 +140,16 @@ def test_log_reason(log: str, reason: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "code, ending", [(-9, "was killed by SIGKILL: "), (3, "exited with code 3: ")]
+    "code, ending",
+    [
+        (-9, "was killed by SIGKILL: "),
+        (-40, "was killed by signal 40: "),
+        (3, "exited with code 3: "),
+    ],
 )
 def test_a_dead_server_says_how_it_ended(tmp_path: Path, code, ending) -> None:
-    """Red when a signal is shown as a number, or the log's last lines are left out."""
+    """Red when a signal that has a name is shown as a number, one without a name hides
+    the server's end, or the log's last lines are left out."""
     log = tmp_path / "log"
     log.write_text("loading\n")
     server = Server(ServerCommand(tmp_path, [], 1, log))

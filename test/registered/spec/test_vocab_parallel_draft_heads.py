@@ -131,6 +131,20 @@ class TestDraftHeads(CustomTestCase):
                     mine, theirs = dense["logits_logsumexp"], packed["logits_logsumexp"]
                     self.assertEqual(mine.tobytes(), theirs.tobytes())
 
+    def test_dense_prefills_with_input_logprobs_have_it(self):
+        """Red when a draft's prefill loses the log-sum-exp because a request wants the
+        logprobs of its input: its first token's probability would be missing."""
+        for _, ranks in self.each(packed=True):
+            for prefill in ranks[0]["confident_prefill"]:
+                logits = torch.from_numpy(prefill["next_token_logits"]).double()
+                self.assertEqual(len(logits), len(kit.PROMPTS))
+                torch.testing.assert_close(
+                    torch.from_numpy(prefill["logits_logsumexp"]).double(),
+                    logits.logsumexp(-1),
+                    rtol=2e-5,
+                    atol=2e-5,
+                )
+
     def test_every_rank_and_path_decides_the_same(self):
         """Red when a rank's or a path's confidence differs in a bit: ranks that choose
         other steps hang."""

@@ -109,12 +109,16 @@ def _worker_results(cases: List[HeadCase]) -> Dict[str, Any]:
         worker.hot_token_id = runners[0].model.hot_token_id
     spec_worker = SimpleNamespace(draft_worker=worker)
     dense = [outputs(runner) for runner in runners]
-    confident = [confident_outputs(runner) for runner in runners]
+    confident, confident_prefill = (
+        [confident_outputs(runner, prompts) for runner in runners]
+        for prompts in ((), PROMPTS)
+    )
     vocab_parallel_draft_install.install_vocab_parallel_draft(spec_worker)
     return {
         "status": spec_worker.vocab_parallel_draft_status,
         "dense": dense,
         "confident": confident,
+        "confident_prefill": confident_prefill,
         "packed": [outputs(runner) for runner in runners],
         "packed_prefill": [
             outputs(runner, PROMPTS)
@@ -186,6 +190,7 @@ def outputs(
             extend_seq_lens=torch.tensor(prompts),
             extend_seq_lens_cpu=list(prompts),
             extend_logprob_start_lens_cpu=[0] * len(prompts),
+            extend_input_logprob_token_ids_gpu=torch.zeros(ROWS, dtype=torch.int64),
         )
     model = runner.model
     output = model.logits_processor(None, states, model.lm_head, metadata)
@@ -194,12 +199,14 @@ def outputs(
     return {name: field.numpy() for name, field in fields.items()}
 
 
-def confident_outputs(runner: SimpleNamespace) -> Dict[str, np.ndarray]:
+def confident_outputs(
+    runner: SimpleNamespace, prompts: Sequence[int] = ()
+) -> Dict[str, np.ndarray]:
     """``outputs`` of the dense path where probabilities are collected."""
     model = runner.model
     model.logits_processor.draft_logsumexp = DenseLogsumexp(shards_of(model.lm_head))
     try:
-        return outputs(runner)
+        return outputs(runner, prompts)
     finally:
         model.logits_processor.draft_logsumexp = None
 
