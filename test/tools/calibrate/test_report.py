@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from scripts.calibrate import __main__ as program
-from scripts.calibrate import measure
+from scripts.calibrate import inputs, measure
 from scripts.calibrate.measure import ArmRun, Prompt, Round
 from scripts.calibrate.pairs import Pairs
 from scripts.calibrate.policy import policy_figures
@@ -18,7 +21,7 @@ from scripts.calibrate.positions import fit_positions
 from scripts.calibrate.report import build_report
 from scripts.calibrate.settings import Settings
 from scripts.calibrate.table import render
-from scripts.serving import Completion, RequestFailed
+from scripts.serving import Completion, RequestFailed, ServerCommand
 from sglang.srt.speculative.draft_confidence import load_temperatures
 
 HARDWARE = {"cpu": "a processor", "cores": 2}
@@ -178,6 +181,50 @@ def test_all_diagrams(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
+def test_chains_of_an_adaptive_configuration(tmp_path: Path) -> None:
+    """Red when a fit has other positions than the adaptive arms draft, or a calibration
+    without the arm that needs them is refused."""
+    config = tmp_path / "adaptive.json"
+    entries = {str(size): {"candidate_steps": steps} for size, steps in [(1, [3, 1])]}
+    config.write_text(json.dumps(entries | {"update_interval": 2}))
+    settings = Settings(
+        *(tmp_path,) * 3, num_steps=3, server_args=(), adaptive_config=config
+    )
+    with mock.patch.object(inputs, "check_fork"):
+        inputs.check_inputs(settings)
+        inputs.check_inputs(
+            dataclasses.replace(
+                settings, num_steps=2, adaptive_config=None, order=("fixed",)
+            )
+        )
+        with pytest.raises(ValueError, match="up to 3"):
+            inputs.check_inputs(dataclasses.replace(settings, num_steps=2))
+
+
+def test_a_server_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red when a server that is not the CPU engine's loses what was on its path, or what
+    was there hides the fork."""
+    commands = []
+
+    class Stopped(RuntimeError):
+        pass
+
+    def server(command: ServerCommand, timeout_s: float) -> None:
+        commands.append(command)
+        raise Stopped
+
+    monkeypatch.setattr(measure, "Server", server)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/one", "", "/two"]))
+    settings = Settings(Path("/model"), Path("/fork"), tmp_path, server_args=["--x"])
+    with pytest.raises(Stopped):
+        measure.run_arm(settings, "none", "0", [], [], print)
+    (command,) = commands
+    assert command.python_path == [Path("/fork"), Path("/one"), Path("/two")]
+    assert command.args == ["--x", "--skip-server-warmup"] and command.env == {}
+
+
 @pytest.mark.parametrize(
     ("args", "names"),
     [
@@ -189,6 +236,8 @@ def test_all_diagrams(tmp_path: Path) -> None:
         (["--rounds", "0"], "--rounds"),
         (["--prompts", "none.txt"], "--prompts none.txt"),
         (["--tp", "3"], "--tp 3"),
+        (["--num-steps", "3"], "Set --num-steps 7"),
+        (["--adaptive-config", "none.json"], "--adaptive-config none.json"),
     ],
 )
 def test_bad_input(

@@ -59,11 +59,7 @@ class DraftConfidenceCollector:
                 "nothing about a draft. Unset one of them."
             )
         parallel = get_parallel()
-        if (parallel.attn_tp_rank, parallel.attn_cp_rank, parallel.pp_rank) != (
-            0,
-            0,
-            0,
-        ):
+        if parallel.attn_tp_rank or parallel.attn_cp_rank or parallel.pp_rank:
             return None
         replica = _replica(parallel)
         _check_writable(name, path + replica)
