@@ -1,4 +1,4 @@
-"""Probabilities from a draft worker's verification to its result on the CPU."""
+"""Probabilities from a draft worker's buffers to its result on the CPU."""
 
 import unittest
 from types import SimpleNamespace
@@ -6,15 +6,69 @@ from unittest.mock import patch
 
 import torch
 
+from sglang.srt.layers.dense_logsumexp import dense_logsumexp
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers import utils
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.speculative import chain_confidence_install as install
 from sglang.srt.speculative import eagle_worker_v2 as module
+from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 ROWS, STEPS = 3, 2
+
+
+def output_of(rows: int) -> LogitsProcessorOutput:
+    """A dense output whose first token has probability ``1 / (row + 2)``."""
+    logits = torch.zeros(rows, 2)
+    logits[:, 1] = torch.arange(1, rows + 1).log()
+    return LogitsProcessorOutput(logits, logits_logsumexp=dense_logsumexp(logits))
+
+
+class TestBuffers(CustomTestCase):
+    """The buffer of captured graphs, and that of an eager chain."""
+
+    def setUp(self):
+        self.confidence = ChainConfidence(max_rows=8, max_steps=STEPS, device="cpu")
+
+    def record(self, rows: int) -> None:
+        token_ids = torch.zeros(rows, 1, dtype=torch.int64)
+        self.confidence.record(1, output_of(rows), token_ids)
+
+    def taken(self, rows: int) -> list:
+        column = self.confidence.take(rows, STEPS)[:, 1]
+        return [round(1 / value) for value in column.tolist()]
+
+    def test_padding_rows_of_an_eager_chain(self):
+        """Red when a batch that data-parallel ranks padded fails, or a padding row is
+        reported."""
+        self.confidence.begin(2, STEPS, replays=False)
+        self.record(5)
+        self.assertEqual(self.taken(2), [2, 3])
+
+    def test_a_capture_after_an_eager_chain(self):
+        """Red when a graph that is captured later keeps an eager chain's buffer, which
+        its replays would write while another one is read."""
+        self.confidence.begin(2, STEPS, replays=False)
+        self.confidence.take(2, STEPS)
+        self.record(4)
+        self.confidence.begin(4, STEPS, replays=True)
+        self.assertEqual(self.taken(4), [2, 3, 4, 5])
+
+    def test_the_largest_batch_fits(self):
+        """Red when a replay or an admitted batch has more rows than the buffer."""
+        for captured, running, rows in ((16, 8, 16), (8, 48, 48), (None, None, 1)):
+            decode = SimpleNamespace(max_bs=captured)
+            graph = SimpleNamespace(cuda_graph_config=SimpleNamespace(decode=decode))
+            schedule = SimpleNamespace(max_running_requests=running)
+            with (
+                patch.object(install, "get_exec", lambda: SimpleNamespace(graph=graph)),
+                patch.object(install, "get_schedule", lambda: schedule),
+            ):
+                self.assertEqual(install._max_rows(), rows)
 
 
 class TestCopyToCpu(CustomTestCase):

@@ -16,9 +16,11 @@ from sglang.srt.speculative.dspark_components.dspark_observability import (
 from sglang.srt.speculative.dspark_confidence_source import FLAG
 from sglang.srt.speculative.dspark_draft_probability import (
     DraftProbability,
+    build_draft_probability,
     connect_draft_probability,
 )
 from sglang.test.ci.ci_register import register_cpu_ci
+from sglang.test.kits.dspark_draft_kit import environment
 from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=8, suite="base-a-test-cpu")
@@ -55,28 +57,40 @@ class TestDraftProbability(CustomTestCase):
             self.assertFalse(hasattr(markov_head, "draft_probability"))
 
     def test_what_can_be_drafted(self):
-        """Red if padding, or an id that the draft cannot propose, enters the log-sum-exp,
-        or the temperature of a row reaches another one."""
-        markov_head = SimpleNamespace(vocab_size=70)
-        head = SimpleNamespace(
-            tp_size=3,
-            org_vocab_size=130,
-            shard_indices=SimpleNamespace(num_elements_padded=32),
-        )
+        """Red if padding, or an id that the draft or the head does not have, enters the
+        log-sum-exp, or the temperature of a row reaches another one."""
         logits = torch.randn(4, 80, generator=torch.Generator().manual_seed(1))
         logits[:, 70:] = 1e4
         ids = torch.tensor([0, 31, 33, 69])
         temperatures = torch.tensor([0.0, 1.0, 0.5, 2.0])
-        for greedy, scale in ((True, torch.ones(4)), (False, temperatures)):
-            source = DraftProbability(greedy_draft=greedy)
-            source.connect(markov_head, head)
-            source.add_logits(0, logits, ids, temperatures)
-            confidence, _ = source.predict(None, draft_tokens=ids[:, None])
-            scale = torch.where(scale == 0, 1.0, scale).double()[:, None]
-            softmax = (logits[:, :70].double() / scale).softmax(dim=1)
-            torch.testing.assert_close(
-                confidence.double(), softmax.gather(1, ids[:, None]), atol=2e-5, rtol=0
+        for markov_vocab, head_vocab in ((70, 130), (130, 70)):
+            markov_head = SimpleNamespace(vocab_size=markov_vocab)
+            head = SimpleNamespace(
+                tp_size=3,
+                org_vocab_size=head_vocab,
+                shard_indices=SimpleNamespace(num_elements_padded=32),
             )
+            for greedy, scale in ((True, torch.ones(4)), (False, temperatures)):
+                source = DraftProbability(greedy_draft=greedy)
+                source.connect(markov_head, head)
+                source.add_logits(0, logits, ids, temperatures)
+                confidence, _ = source.predict(None, draft_tokens=ids[:, None])
+                scale = torch.where(scale == 0, 1.0, scale).double()[:, None]
+                softmax = (logits[:, :70].double() / scale).softmax(dim=1)
+                with self.subTest(markov_vocab=markov_vocab, greedy=greedy):
+                    torch.testing.assert_close(
+                        confidence.double(),
+                        softmax.gather(1, ids[:, None]),
+                        atol=2e-5,
+                        rtol=0,
+                    )
+
+    def test_how_the_server_drafts(self):
+        """Red if a sampled draft is scored as a greedy one, without its temperatures,
+        or the other way round."""
+        for value, greedy in (("0", False), ("1", True)):
+            with environment(SGLANG_DSPARK_USE_GREEDY_DRAFT=value):
+                self.assertIs(build_draft_probability().greedy_draft, greedy)
 
     def test_what_is_collected_for_a_fit(self):
         """Red if a probability of 0 or 1 is collected as an infinity, or SGLang's fit

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import torch
 
-from sglang.srt.layers.logits_processor import (
-    LogitsProcessor,
-)
+from sglang.srt.layers import vocab_parallel_draft_install as install
+from sglang.srt.layers import vocab_parallel_draft_transport as transport
+from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.layers.vocab_parallel_draft import (
     VocabParallelDraft,
 )
@@ -198,6 +198,27 @@ class TestTrialRow(CustomTestCase):
     def test_shard_columns(self):
         """Red when the trial asks for another width than the shard's."""
         self.assertTrue(self.runs(lambda row, head: row.new_zeros(1, 64)))
+
+    def test_one_head_of_several_that_fails(self):
+        """Red when one head that runs is enough for all layers to go packed."""
+
+        def runner(columns: int) -> SimpleNamespace:
+            head = head_of(0, 2, 128, 64)
+            head.embedding_dim = 8
+            processor = SimpleNamespace(
+                vocab_size=128,
+                _compute_lm_head=lambda row, head: row.new_zeros(1, columns),
+            )
+            model = SimpleNamespace(lm_head=head, logits_processor=processor)
+            return SimpleNamespace(model=model, dtype=torch.float32, device="cpu")
+
+        group = SimpleNamespace(all_gather_object=lambda verdict: [verdict] * 2)
+        with patch.object(transport, "own_push_gather", lambda group: None):
+            reason, packed, _ = install._build(
+                [runner(64), runner(128)], DraftFacts(), None, group
+            )
+        self.assertIs(reason, DenseReason.UNSUPPORTED_HEAD)
+        self.assertEqual(packed, ())
 
     def test_other_columns_or_a_failure(self):
         """Red when a head of other columns, or one that fails, is taken."""
