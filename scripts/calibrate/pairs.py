@@ -91,10 +91,10 @@ def join(shards: Sequence[Pairs]) -> Pairs:
     return Pairs(np.concatenate(logits), np.concatenate([s.correct for s in shards]))
 
 
-def _written_order(path: Path) -> tuple[str, int]:
-    """Shard 10 comes after shard 9."""
+def _written_order(path: Path) -> tuple[int, str]:
+    """Shard 10 comes after shard 9; replicas write theirs side by side."""
     stem, _, number = path.stem.rpartition(".")
-    return (stem, int(number)) if number.isdigit() else (path.stem, 0)
+    return (int(number), stem) if number.isdigit() else (0, path.stem)
 
 
 def _read_shard(path: Path, num_steps: int | None) -> Pairs:

@@ -180,6 +180,62 @@ class TestInstall(CustomTestCase):
         self.assert_off(worker, OffReason.UNSUPPORTED_HEAD)
 
 
+class TestAgreedPolicy(CustomTestCase):
+    """Files that flags name are read on every host."""
+
+    def install(self, others: list, temperatures: str = "") -> SimpleNamespace:
+        """An installation on rank 0; ``others``: what rank 1 says of its head and of
+        its files. A function is given what rank 0 says."""
+        worker, said = spec_worker(), iter(others)
+
+        def gather(own):
+            other = next(said)
+            return [own, other(own) if callable(other) else other]
+
+        group = SimpleNamespace(all_gather_object=gather)
+        two = SimpleNamespace(
+            tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1
+        )
+        values = dict(
+            speculative_algorithm="EAGLE",
+            speculative_eagle_topk=1,
+            speculative_num_steps=3,
+            speculative_draft_confidence=True,
+            speculative_adaptive=True,
+            speculative_adaptive_policy="confidence",
+            speculative_draft_confidence_temperatures=temperatures or None,
+        )
+        self.enterContext(get_context().override_server_args(**values))
+        with patch.object(module, "get_parallel", lambda: two):
+            install_chain_confidence(worker)
+        self.assertIsNone(next(said, None), "a collective was left out")
+        return worker
+
+    def test_the_same_files(self):
+        """Red when ranks that agree are refused."""
+        worker = self.install([True, lambda own: json.loads(json.dumps(own))])
+        self.assertIsInstance(worker.adaptive_controller.params, ConfidencePolicy)
+
+    def test_other_files(self):
+        """Red when ranks go on with policies that choose different steps."""
+        for key, other in (
+            ("config", {"confidence_threshold": 0.9}),
+            ("temperatures", [2.0]),
+        ):
+            with self.subTest(key=key):
+                with self.assertRaisesRegex(ValueError, "TP ranks 0 and 1 read"):
+                    self.install([True, lambda own: {**own, key: other}])
+
+    def test_a_file_that_one_rank_cannot_read(self):
+        """Red when the rank raises alone, before the others hear of it, or they go on."""
+        with self.assertRaisesRegex(ValueError, "TP rank 1: no such file"):
+            self.install([True, "no such file"])
+        told = []
+        with self.assertRaisesRegex(ValueError, "TP rank 0: .*missing.json"):
+            self.install([True, lambda own: told.append(own)], "missing.json")
+        self.assertIn("missing.json", told[0])
+
+
 class TestServerInfo(CustomTestCase):
     def test_whether_it_collects(self):
         """Red when /server_info does not say why nothing is collected, or says

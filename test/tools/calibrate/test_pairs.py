@@ -62,6 +62,18 @@ def test_several_widths(tmp_path: Path) -> None:
     assert figures["expected"] == pytest.approx(expected)
 
 
+def test_halves_of_replicas(tmp_path: Path) -> None:
+    """Red when one replica's rows are the early half and another's the late one."""
+    for replica in (0, 1):
+        for number in (0, 1):
+            path = tmp_path / f"run.dp{replica}.steps1.{number}.pt"
+            write_shard(path, [[0.3 + 0.2 * replica + 0.1 * number]], [1])
+    early, late = read_pairs(str(tmp_path / "run.*.pt")).halves()
+    for half, values in ((early, [0.3, 0.5]), (late, [0.4, 0.6])):
+        probability = 1 / (1 + np.exp(-half.at(0)[0]))
+        assert probability == pytest.approx(values, abs=1e-6)
+
+
 def test_halves_by_time(tmp_path: Path) -> None:
     """Red when shard 10 is read before shard 2, when halves overlap, or when one half
     has all rows of a width."""

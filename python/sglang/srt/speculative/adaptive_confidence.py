@@ -178,6 +178,11 @@ class ConfidencePolicy(AdaptiveSpeculativeParams):
         thresholds = read_thresholds(cfg_path)
         self._thresholds = {id(self._slots[size]): t for size, t in thresholds.items()}
         self._temperatures = temperatures
+        self.settings = {
+            "config": _load_adaptive_config(cfg_path)[0],
+            "temperatures": None if temperatures is None else temperatures.tolist(),
+        }
+        """What the files held, to compare between hosts."""
         self._estimator = Estimator(max(self.candidate_steps))
         self._latest: Optional[_Observation] = None
         self._decided: Optional[AdaptiveStepSlot] = None

@@ -17,7 +17,7 @@ from sglang.srt.arg_groups.draft_confidence_hook import POLICY_FLAG, longest_cha
 from sglang.srt.environ import envs
 from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, shards_of
 from sglang.srt.runtime_context import get_exec, get_parallel, get_schedule, get_spec
-from sglang.srt.speculative.adaptive_confidence import confidence_policy
+from sglang.srt.speculative.adaptive_confidence import ConfidencePolicy, confidence_policy
 from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.srt.speculative.spec_utils import draft_tp_context
 from sglang.srt.utils.common import log_info_on_rank0
@@ -108,13 +108,42 @@ def _choose_policy(spec_worker: Any, reason: Optional[OffReason]) -> None:
     """Steps by confidence; by accept lengths, which the controller starts with, where
     nothing is collected."""
     if reason is None:
-        policy = confidence_policy(spec_worker.speculative_num_steps)
+        policy = _agreed_policy(spec_worker.speculative_num_steps)
         spec_worker.adaptive_controller.params = policy
     elif get_parallel().tp_rank == get_parallel().pp_rank == 0:
         logger.warning(
             f"{POLICY_FLAG} confidence: nothing is collected here ({reason.value}), so "
             "that adaptive steps go by accept lengths."
         )
+
+
+def _agreed_policy(num_steps: int) -> ConfidencePolicy:
+    """The policy that every rank read from the files of its own host.
+
+    Raises:
+        ValueError: on every rank, if any cannot read its files or they differ: ranks
+            that choose different steps would wait for each other.
+    """
+    policy, said = None, None
+    try:
+        policy = confidence_policy(num_steps)
+        said = policy.settings
+    except (OSError, ValueError) as error:
+        said = str(error)
+    everyone = [said]
+    if get_parallel().tp_size > 1:
+        everyone = get_parallel().tp_group.all_gather_object(said)
+    for rank, other in enumerate(everyone):
+        if isinstance(other, str):
+            raise ValueError(f"{POLICY_FLAG} confidence, TP rank {rank}: {other}")
+        if other != everyone[0]:
+            raise ValueError(
+                f"{POLICY_FLAG} confidence: TP ranks 0 and {rank} read {everyone[0]} and "
+                f"{other}. --speculative-adaptive-config and "
+                "--speculative-draft-confidence-temperatures have to name files of the "
+                "same content on every host."
+            )
+    return policy
 
 
 def _max_rows() -> int:
