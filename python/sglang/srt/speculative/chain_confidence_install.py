@@ -17,7 +17,10 @@ from sglang.srt.arg_groups.draft_confidence_hook import POLICY_FLAG, longest_cha
 from sglang.srt.environ import envs
 from sglang.srt.layers.dense_logsumexp import DenseLogsumexp, shards_of
 from sglang.srt.runtime_context import get_exec, get_parallel, get_schedule, get_spec
-from sglang.srt.speculative.adaptive_confidence import ConfidencePolicy, confidence_policy
+from sglang.srt.speculative.adaptive_confidence import (
+    ConfidencePolicy,
+    confidence_policy,
+)
 from sglang.srt.speculative.chain_confidence import ChainConfidence
 from sglang.srt.speculative.spec_utils import draft_tp_context
 from sglang.srt.utils.common import log_info_on_rank0
