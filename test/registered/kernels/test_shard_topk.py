@@ -13,7 +13,7 @@ from sglang.test.kits import shard_winner_selection_cases as selection
 from sglang.test.kits.shard_topk_cases import TopkCases
 from sglang.test.kits.shard_topk_kit import ShardTopkCase
 
-register_cpu_ci(est_time=60, suite="base-a-test-cpu")
+register_cpu_ci(est_time=20, suite="base-a-test-cpu")
 register_cuda_ci(est_time=60, stage="base-b", runner_config="1-gpu-small")
 
 TABLES = (

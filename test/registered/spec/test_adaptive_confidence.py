@@ -18,7 +18,7 @@ from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParam
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=5, suite="base-a-test-cpu")
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 CANDIDATES = [1, 2, 3, 5]
 EASY, HARD = 0.95, 0.2

@@ -22,7 +22,7 @@ from sglang.srt.speculative.draft_confidence import (
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=5, suite="base-a-test-cpu")
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 FP32_STEP = 2.0**-23
 INF, NAN = math.inf, math.nan

@@ -20,7 +20,7 @@ from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits import graph_replay_kit as kit
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=10, suite="base-a-test-cpu")
+register_cpu_ci(est_time=15, suite="base-a-test-cpu")
 
 STEPS = 4
 

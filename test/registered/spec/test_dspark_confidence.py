@@ -10,7 +10,7 @@ from sglang.test.kits.dspark_draft_kit import GAMMA
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=30, suite="base-a-test-cpu")
+register_cpu_ci(est_time=45, suite="base-a-test-cpu")
 
 HEAD, DRAFT = "head", "draft-probability"
 KINDS = ("vanilla", "gated", "rnn", "v4", "vanilla_sharded", "v4_sharded")

@@ -19,7 +19,7 @@ from sglang.test.kits.dspark_draft_kit import GAMMA, HIDDEN, RANK, environment
 from sglang.test.kits.dspark_verify_kit import planner_context
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=8, suite="base-a-test-cpu")
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 HEAD, DRAFT = "head", "draft-probability"
 HEADS_LOGGER = "sglang.srt.speculative.dspark_confidence_source"

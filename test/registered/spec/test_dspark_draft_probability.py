@@ -23,7 +23,7 @@ from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.kits.dspark_draft_kit import environment
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=8, suite="base-a-test-cpu")
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 
 class TestDraftProbability(CustomTestCase):

@@ -23,7 +23,7 @@ from sglang.test.kits import pp_relay_confidence_rank_kit as kit
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=20, suite="base-a-test-cpu")
+register_cpu_ci(est_time=25, suite="base-a-test-cpu")
 
 STEPS = kit.STEPS
 

@@ -7,7 +7,7 @@ from sglang.test.kits import block_install_rank_kit as kit
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=25, suite="base-a-test-cpu")
+register_cpu_ci(est_time=35, suite="base-a-test-cpu")
 
 PACKED = {"mode": "on", "path": "packed", "transport": "gloo", "vocab_size": kit.VOCAB}
 

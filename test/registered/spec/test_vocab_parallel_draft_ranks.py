@@ -15,7 +15,7 @@ from sglang.test.kits.shard_winner_kit import (
 )
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=90, suite="base-a-test-cpu")
+register_cpu_ci(est_time=45, suite="base-a-test-cpu")
 
 VOCAB = 1003
 WORLD_SIZES = (2, 3, 4, 8)

@@ -16,7 +16,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from sglang.test.ci.ci_register import register_cpu_ci
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=5, suite="base-a-test-cpu")
+register_cpu_ci(est_time=10, suite="base-a-test-cpu")
 
 VOCAB, ROWS, STEPS = 96, 3, 4
 VIEWS = ("unsqueeze", "slice", "view", "detach", "alias", "select")

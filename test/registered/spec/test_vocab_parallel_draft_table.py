@@ -27,7 +27,7 @@ from sglang.test.kits import vocab_parallel_draft_rank_kit as rank_kit
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=10, suite="base-a-test-cpu")
+register_cpu_ci(est_time=15, suite="base-a-test-cpu")
 
 SETTING = Setting("gloo", 4, "a CPU", "bfloat16", 62080)
 FAST, SLOW = (10.0, 9.0, 11.0), (100.0, 90.0, 110.0)

@@ -8,7 +8,7 @@ from sglang.test.kits import push_plane_kit
 from sglang.test.kits.gloo_ranks_kit import run_ranks
 from sglang.test.test_utils import CustomTestCase
 
-register_cpu_ci(est_time=90, suite="base-a-test-cpu")
+register_cpu_ci(est_time=20, suite="base-a-test-cpu")
 
 # Words of 8 rows: 3 words x 4 bytes each.
 SLOT_BYTES = 96
