@@ -214,6 +214,25 @@ class TestInstall(CustomTestCase):
                 for _ in range(2):
                     self.assertIs(asked.pop(), draft_worker or captured)
 
+    def test_no_speculation(self):
+        """Red when a server that drafts nothing is told of a draft path because the flag
+        is left on."""
+        captured = SimpleNamespace(init_cuda_graphs=lambda: None)
+        stage = SimpleNamespace(tp_worker=captured, draft_worker=None)
+        changed = dict(
+            speculative_algorithm=None,
+            speculative_vocab_parallel_draft="on",
+            speculative_draft_confidence=False,
+        )
+        with (
+            kit.settings(**changed),
+            patch.object(
+                vocab_parallel_draft_install, "install_vocab_parallel_draft"
+            ) as install,
+        ):
+            Scheduler.init_all_cuda_graphs(stage)
+        install.assert_not_called()
+
     def test_a_prefill_server_with_stages(self):
         """Red when a server that verifies nothing collects."""
         draft = SimpleNamespace(draft_confidence=None, device="cpu")
