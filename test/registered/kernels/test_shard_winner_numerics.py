@@ -1,6 +1,7 @@
 """NaN, infinities, log-sum-exp, softcap and working memory of the packed words."""
 
 import unittest
+from itertools import product
 
 import torch
 
@@ -13,11 +14,14 @@ from sglang.test.kits.shard_winner_kit import (
     peak_cpu_bytes,
 )
 from sglang.test.kits.shard_winner_numeric_cases import (
+    INF,
+    NAN,
     LogSumExpCases,
     SoftcapCases,
     SpecialValueCases,
     random_logits,
 )
+from sglang.test.test_utils import CustomTestCase
 
 register_cpu_ci(est_time=20, suite="base-a-test-cpu")
 register_cuda_ci(est_time=20, stage="base-b", runner_config="1-gpu-small")
@@ -77,16 +81,33 @@ class TestWorkingMemory(ShardWinnerCase):
         # that reduce the same logits with other numbers of threads would disagree.
         before = torch.get_num_threads()
         self.addCleanup(torch.set_num_threads, before)
-        for rows in (1, 3, 7, 64):
-            for width in (62080, 248320):
-                shard = random_logits(rows, width, torch.bfloat16)
-                words = []
-                for threads in (1, 2):
-                    torch.set_num_threads(threads)
-                    call = dict(valid_width=width, vocab_start=0)
-                    words.append(shard_winner(shard, **call).view(torch.int32))
-                with self.subTest(rows=rows, width=width):
-                    self.assertTrue(torch.equal(*words))
+        for rows, width, k in product((1, 3, 7, 64), (33000, 62083, 248320), (1, 2)):
+            # FP32 steps are finest at a log-sum-exp near 0.
+            shard = random_logits(rows, width)
+            shard -= shard.logsumexp(dim=1, keepdim=True)
+            words = []
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                call = dict(valid_width=width, vocab_start=0, k=k)
+                words.append(shard_winner(shard, **call).view(torch.int32))
+            with self.subTest(rows=rows, width=width, k=k):
+                self.assertTrue(torch.equal(*words))
+
+
+class TestNeighbours(CustomTestCase):
+    def test_an_odd_row_does_not_change_its_neighbours(self):
+        # Red if a row that is reduced again takes others of its call with it: what a
+        # request gets would depend on whom it is served with.
+        for rows, odd in product((4, 5), (NAN, INF, 3e38)):
+            shard = random_logits(rows)
+            shard -= shard.logsumexp(dim=1, keepdim=True)
+            call = dict(valid_width=shard.shape[1], vocab_start=0)
+            without = shard_winner(shard, **call).view(torch.int32)
+            shard[1, 100] = odd
+            words = shard_winner(shard, **call).view(torch.int32)
+            others = [row for row in range(rows) if row != 1]
+            with self.subTest(rows=rows, odd=odd):
+                self.assertTrue(torch.equal(words[:, others], without[:, others]))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,13 @@ class TestRelayInput(CustomTestCase):
         one.adopt(kit.degenerate("a"))
         self.assertEqual(shown(one.draft_probability), [None, *expected[1:]])
 
+    def test_a_request_named_twice(self):
+        """Red when its rows' probabilities part from their tokens."""
+        one = relay("aba", turn=0)
+        one.adopt(relay("ba", turn=1))
+        expected = [kit.chain_of(rid, 1) for rid in "aba"]
+        self.assertEqual(shown(one.draft_probability), expected)
+
     def test_nothing_is_carried_when_nothing_is_collected(self):
         """Red when an absent field becomes a tensor of garbage."""
         one = kit.degenerate("abc")

@@ -53,12 +53,12 @@ def adopted(current: Any, relayed: Any) -> Optional[torch.Tensor]:
     steps = _steps(current, relayed)
     if steps is None:
         return None
-    place = {rid: row for row, rid in enumerate(current.rids)}
-    taken = [(place[rid], row) for row, rid in enumerate(relayed.rids) if rid in place]
+    source = {rid: row for row, rid in enumerate(relayed.rids)}
+    taken = [(r, source[rid]) for r, rid in enumerate(current.rids) if rid in source]
     own = _rows(current, steps).clone()
     if taken:
-        to, source = torch.tensor(taken, device=own.device).unbind(dim=1)
-        own[to] = _rows(relayed, steps).to(own.device)[source]
+        to, take = torch.tensor(taken, device=own.device).unbind(dim=1)
+        own[to] = _rows(relayed, steps).to(own.device)[take]
     return own
 
 

@@ -78,9 +78,7 @@ def shard_winner(
     if impl is None and shard_winner_few_rows.takes(
         logits, logits.shape[0], k, valid_width
     ):
-        words = shard_winner_few_rows.reduce_rows(logits[:, :valid_width], **shard)
-        if words is not None:
-            return words
+        return shard_winner_few_rows.reduce_rows(logits[:, :valid_width], **shard)
     return _implementation(logits.device, impl, k).reduce_shard(
         logits, valid_width=valid_width, **shard, **_winners_option(k)
     )

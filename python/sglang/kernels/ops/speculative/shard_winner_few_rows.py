@@ -12,7 +12,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from . import shard_winner_torch
-from .shard_winner_torch import BLOCK, LOG2_E, NO_TOKEN, capped, write_step
+from .shard_winner_torch import BLOCK, LOG2_E, NO_TOKEN, capped, row_sum, write_step
 
 # Measured with benchmark/vocab_parallel_draft/bench_few_rows.py.
 MOST_ROWS = 4
@@ -46,15 +46,13 @@ def reduce_rows(
     vocab_start: int,
     softcap: Optional[float],
     rows_padded: int,
-) -> Optional[torch.Tensor]:
-    """Words FP32 ``[3, rows_padded]`` of logits ``[rows, valid_width]``, neither 0.
-
-    ``None`` if a log-sum-exp is not finite: the row may hold a NaN, or a logit whose
-    exponent of two overflows.
-    """
+) -> torch.Tensor:
+    """Words FP32 ``[3, rows_padded]`` of logits ``[rows, valid_width]``, neither 0."""
     found = [_reduce_row(row, softcap) for row in logits]
-    if not all(math.isfinite(logsumexp) for _, _, logsumexp in found):
-        return None
+    for row, (_, _, logsumexp) in enumerate(found):
+        if not math.isfinite(logsumexp):
+            # Alone: its neighbours keep the bits that they have without it.
+            found[row] = _reduce_odd_row(logits[row : row + 1], softcap)
     rest = (0,) * (rows_padded - len(found))
     values, columns, logsumexps = zip(*found)
     ids = (column + vocab_start for column in columns)
@@ -85,23 +83,29 @@ def merge_words(
 
 
 def _reduce_row(row: torch.Tensor, softcap: Optional[float]) -> Row:
+    """The log-sum-exp is not finite, and the rest means nothing, if the row holds a NaN
+    or a logit whose exponent of two overflows."""
     values = capped(row.to(torch.float32, copy=True), softcap)
     column = _first_maximum(values)
     top = values[column]
     best = top.item()
     shift = top.mul(-LOG2_E)
-    total = _sum(torch.add(shift, values, alpha=LOG2_E, out=values).exp2_())
+    torch.add(shift, values, alpha=LOG2_E, out=values)
+    total = row_sum(values.exp2_()).item()
     logsumexp = math.log(total) - shift.item() / LOG2_E if total > 0 else math.nan
     return best, column, logsumexp
 
 
-def _sum(values: torch.Tensor) -> float:
-    """Block by block: how a long row is summed up depends on the number of threads."""
-    whole = values.shape[0] // BLOCK * BLOCK
-    total = values[:whole].view(-1, BLOCK).sum(dim=1).sum().item()
-    if whole < values.shape[0]:
-        total += values[whole:].sum().item()
-    return total
+def _reduce_odd_row(logits: torch.Tensor, softcap: Optional[float]) -> Row:
+    words = shard_winner_torch.reduce_shard(
+        logits,
+        valid_width=logits.shape[1],
+        vocab_start=0,
+        softcap=softcap,
+        rows_padded=1,
+    )
+    value, logsumexp, _ = words.flatten().tolist()
+    return value, words.view(torch.int32)[2].item(), logsumexp
 
 
 def _first_maximum(values: torch.Tensor) -> int:

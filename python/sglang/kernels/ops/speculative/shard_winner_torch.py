@@ -153,12 +153,24 @@ def _reduce_tile(
         blocks = maxima[:, start // BLOCK : -(-(start + columns.shape[1]) // BLOCK)]
         _block_maxima(numbers, out=blocks)
         shifts[i] = _shift_exponents(values, blocks.amax(dim=1), careful)
-        torch.sum(values.exp2_(), dim=1, out=sums[i])
+        sums[i] = _row_sums(values.exp2_())
 
     shift = shifts.amax(dim=0)
     total = (shifts.sub_(shift).exp_().mul_(sums)).sum(dim=0)
     winners = select(logits, softcap, maxima, careful)
     return *winners, total.log_().add_(shift).float()
+
+
+def _row_sums(values: torch.Tensor) -> torch.Tensor:
+    """Sums FP32 ``[rows]`` that do not depend on the number of threads."""
+    return values.sum(dim=1) if len(values) > 1 else row_sum(values[0])
+
+
+def row_sum(values: torch.Tensor) -> torch.Tensor:
+    """Sum of one row ``[width]``, block by block: torch splits a long one's by threads."""
+    whole = values.shape[0] // BLOCK * BLOCK
+    total = values[:whole].view(-1, BLOCK).sum(dim=1).sum()
+    return total + values[whole:].sum() if whole < values.shape[0] else total
 
 
 def _shift_exponents(
