@@ -234,6 +234,12 @@ class TestAgreedPolicy(CustomTestCase):
         with self.assertRaisesRegex(ValueError, "TP rank 0: .*missing.json"):
             self.install([True, lambda own: told.append(own)], "missing.json")
         self.assertIn("missing.json", told[0])
+        broken = patch.object(
+            module, "confidence_policy", side_effect=TypeError("list")
+        )
+        with broken, self.assertRaisesRegex(ValueError, "TP rank 0: TypeError: list"):
+            self.install([True, lambda own: told.append(own)])
+        self.assertEqual(told[1], "TypeError: list")
 
 
 class TestServerInfo(CustomTestCase):

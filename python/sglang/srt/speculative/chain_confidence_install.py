@@ -124,15 +124,16 @@ def _agreed_policy(num_steps: int) -> ConfidencePolicy:
     """The policy that every rank read from the files of its own host.
 
     Raises:
-        ValueError: on every rank, if any cannot read its files or they differ: ranks
+        ValueError: on every rank, if any rank cannot use its files or they differ: ranks
             that choose different steps would wait for each other.
     """
     policy, said = None, None
     try:
         policy = confidence_policy(num_steps)
         said = policy.settings
-    except (OSError, ValueError) as error:
-        said = str(error)
+    except Exception as error:
+        # A rank that left here alone would leave the others waiting.
+        said = f"{type(error).__name__}: {error}"
     everyone = [said]
     if get_parallel().tp_size > 1:
         everyone = get_parallel().tp_group.all_gather_object(said)
