@@ -22,7 +22,8 @@ help:
 	@echo "make pr TREE= | pr-check | wheel-check | compat | bump VERSION= (CONTRIBUTING.md)"
 	@echo "make bench | bench-sampling | bench-server | bench-workspace (benchmark/)"
 	@echo "make calibrate  is the draft's probability right, what does it save (docs/calibration.md)"
-	@echo "make faults | families | families-record | kernel-report | test-gpu (README.md)"
+	@echo "make faults | families | families-record | kernel-report (CONTRIBUTING.md)"
+	@echo "make test-gpu  the same cases on CUDA; needs a GPU (README.md)"
 
 env:
 	@$(PYTHON) scripts/setup_env.py
