@@ -5,6 +5,7 @@ import tempfile
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Callable
 from unittest.mock import patch
 
 import torch
@@ -55,6 +56,22 @@ class TestOffReasons(CustomTestCase):
                 self.assertEqual(off_reason(**chain | changed), reason)
 
 
+ADAPTIVE = dict(
+    speculative_algorithm="EAGLE",
+    speculative_eagle_topk=1,
+    speculative_num_steps=3,
+    speculative_draft_confidence=True,
+    speculative_adaptive=True,
+    speculative_adaptive_policy="confidence",
+)
+
+
+def two_ranks(gather: Callable[[Any], list]) -> SimpleNamespace:
+    """Rank 0 of two; ``gather``: what both say, from what rank 0 says."""
+    group = SimpleNamespace(all_gather_object=gather)
+    return SimpleNamespace(tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1)
+
+
 def spec_worker(device: str = "cpu") -> SimpleNamespace:
     """What an installation reads of an EAGLE worker with adaptive steps. Its
     head has no shards, and does not run."""
@@ -74,15 +91,7 @@ def spec_worker(device: str = "cpu") -> SimpleNamespace:
 class TestInstall(CustomTestCase):
     def install(self, worker: SimpleNamespace, **changed) -> list:
         """The warnings of an installation."""
-        values = dict(
-            speculative_algorithm="EAGLE",
-            speculative_eagle_topk=1,
-            speculative_num_steps=3,
-            speculative_draft_confidence=True,
-            speculative_adaptive=True,
-            speculative_adaptive_policy="confidence",
-        )
-        self.enterContext(get_context().override_server_args(**values | changed))
+        self.enterContext(get_context().override_server_args(**ADAPTIVE | changed))
         self.enterContext(get_parallel().override(tp_rank=0, pp_rank=0))
         with patch.object(module.logger, "warning") as warning:
             install_chain_confidence(worker)
@@ -168,12 +177,7 @@ class TestInstall(CustomTestCase):
     def test_a_head_that_does_not_run_on_another_rank(self):
         """Red when one rank collects, and chooses steps by it, and another does not."""
         worker, told = spec_worker(), []
-        group = SimpleNamespace(
-            all_gather_object=lambda x: told.append(x) or [x, False]
-        )
-        two = SimpleNamespace(
-            tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1
-        )
+        two = two_ranks(lambda own: told.append(own) or [own, False])
         with patch.object(module, "get_parallel", lambda: two):
             self.install(worker)
         self.assertEqual(told, [True])
@@ -192,21 +196,9 @@ class TestAgreedPolicy(CustomTestCase):
             other = next(said)
             return [own, other(own) if callable(other) else other]
 
-        group = SimpleNamespace(all_gather_object=gather)
-        two = SimpleNamespace(
-            tp_size=2, tp_group=group, tp_rank=0, pp_rank=0, pp_size=1
-        )
-        values = dict(
-            speculative_algorithm="EAGLE",
-            speculative_eagle_topk=1,
-            speculative_num_steps=3,
-            speculative_draft_confidence=True,
-            speculative_adaptive=True,
-            speculative_adaptive_policy="confidence",
-            speculative_draft_confidence_temperatures=temperatures or None,
-        )
-        self.enterContext(get_context().override_server_args(**values))
-        with patch.object(module, "get_parallel", lambda: two):
+        changed = dict(speculative_draft_confidence_temperatures=temperatures or None)
+        self.enterContext(get_context().override_server_args(**ADAPTIVE | changed))
+        with patch.object(module, "get_parallel", lambda: two_ranks(gather)):
             install_chain_confidence(worker)
         self.assertIsNone(next(said, None), "a collective was left out")
         return worker
